@@ -1,0 +1,1 @@
+"""Carries model weights from a trainer to inference fleets as lossless deltas, bit for bit."""
