@@ -1,0 +1,1 @@
+"""Measurements of weightsync beside the encodings of other systems. Each module is a command: `python -m benchmarks.NAME --help`."""
