@@ -1,0 +1,1 @@
+"""Messages generated from proto/weightsync/v1 by `make proto`; do not edit."""
