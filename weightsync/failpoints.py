@@ -20,7 +20,14 @@ from weightsync.errors import Invalid
 VARIABLE = "WEIGHTSYNC_FAILPOINTS"
 
 # Every failpoint in the code. A test compares this list with the calls, so a name can neither be misspelt nor outlive its call.
-POINTS: frozenset[str] = frozenset(())
+POINTS: frozenset[str] = frozenset(
+    {
+        "store.file.publish",
+        "store.file.published",
+        "store.file.sync",
+        "store.file.write",
+    }
+)
 
 _RULE = re.compile(
     r"(?P<name>[a-z0-9_.]+)=(?:(?P<kill>kill)|raise:(?P<errno>[A-Z0-9]+)|sleep:(?P<ms>[0-9]{1,7}))(?:@(?P<nth>[1-9][0-9]{0,8}))?"
