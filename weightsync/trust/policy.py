@@ -64,14 +64,13 @@ UNSIGNED = Policy()
 
 
 def load_policy(trusted_file: Path | None, key_file: Path | None) -> Policy:
-    """From a TOML file with lists of public keys under `publisher`, `operator`, `freshness`, and a file with one signing key, both hexadecimal."""
+    """From a TOML file of public keys (lists under `publisher`, `operator`, `freshness`) and a file with one signing key, all hexadecimal."""
     trusted: dict[Role, list[PublicKey]] = {}
     if trusted_file is not None:
-        table = _read_toml(trusted_file)
-        unknown = sorted(table.keys() - {role.value for role in Role})
-        if unknown or not all(isinstance(keys, list) for keys in table.values()):
-            raise Invalid(f"{trusted_file}: {unknown[0] if unknown else 'a role'} is not a list of keys of a known role")
-        trusted = {Role(role): [PublicKey.from_hex(str(key)) for key in keys] for role, keys in table.items()}
+        for name, keys in _read_toml(trusted_file).items():
+            if name not in {role.value for role in Role} or not isinstance(keys, list):
+                raise Invalid(f"{trusted_file}: {name!r} is not a role with a list of keys")
+            trusted[Role(name)] = [PublicKey.from_hex(str(key)) for key in keys]
         if not any(trusted.values()):
             raise Invalid(f"{trusted_file} names no key", remedy="list one, or leave --trusted-keys out to work unsigned")
     key = SigningKey.from_hex(_read_text(key_file)) if key_file is not None else None
