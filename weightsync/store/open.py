@@ -1,0 +1,55 @@
+"""The backend that a URL names."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from weightsync.errors import Invalid
+from weightsync.store.api import ObjectStore
+from weightsync.store.file import FileStore
+from weightsync.store.memory import named
+
+FORMS = "file:///absolute/path, s3://bucket/prefix?endpoint=http://host:port&region=name, or mem://name"
+_REMEDY = f"a store is {FORMS}"
+_S3_QUERY = {"endpoint", "region", "profile"}
+
+
+def open_store(url: str, **settings: Any) -> ObjectStore:
+    """The store at `url`; `settings` are keyword arguments of the backend (`clock`, and what `S3Store` takes).
+
+    Opens nothing yet: a store that cannot be reached, or a directory that is not there, shows at the first operation. Raises `Invalid`.
+    """
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise Invalid("a store URL must not contain credentials", remedy="put them into the environment or a profile")
+    opener = _OPENERS.get(parts.scheme)
+    if opener is None or parts.fragment:
+        raise Invalid(f"store {url!r} is of no known kind", remedy=_REMEDY)
+    return opener(parts, settings)
+
+
+def _open_file(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query:
+        raise Invalid(f"store {parts.geturl()!r} names no absolute path of this machine", remedy=_REMEDY)
+    path = unquote(parts.path)
+    if "\0" in path:
+        raise Invalid("a store's path must not contain NUL", remedy=_REMEDY)
+    return FileStore(path, **settings)
+
+
+def _open_memory(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
+    if not parts.netloc or parts.path.strip("/") or parts.query or settings:
+        raise Invalid(f"store {parts.geturl()!r} is not mem://name", remedy="a memory store has a name and nothing else")
+    return named(parts.netloc)
+
+
+def _open_s3(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not parts.netloc or not set(query) <= _S3_QUERY:
+        raise Invalid(f"store {parts.geturl()!r} has no bucket, or settings other than {', '.join(sorted(_S3_QUERY))}", remedy=_REMEDY)
+    from weightsync.store.s3 import S3Store  # noqa: PLC0415  boto3 takes a quarter of a second to import
+
+    return S3Store(parts.netloc, unquote(parts.path.strip("/")), **query, **settings)
+
+
+_OPENERS: dict[str, Callable[[SplitResult, dict[str, Any]], ObjectStore]] = {"file": _open_file, "mem": _open_memory, "s3": _open_s3}
