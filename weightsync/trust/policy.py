@@ -64,7 +64,7 @@ UNSIGNED = Policy()
 
 
 def load_policy(trusted_file: Path | None, key_file: Path | None) -> Policy:
-    """From a TOML file of public keys (lists under `publisher`, `operator`, `freshness`) and a file with one signing key, all hexadecimal."""
+    """From a TOML file of public keys (lists under `publisher`, `operator`, `freshness`) and a file with one signing key; hexadecimal."""
     trusted: dict[Role, list[PublicKey]] = {}
     if trusted_file is not None:
         for name, keys in _read_toml(trusted_file).items():
