@@ -11,7 +11,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.weightsync-ready
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) \
-    $(shell find weightsync/codec -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
+    $(shell find weightsync/codec -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt 2>/dev/null)
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 SERVICES := $(if $(PROTOS),$(shell grep -l '^service ' $(PROTOS)))
 GENERATE = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
@@ -25,7 +25,7 @@ help:
 
 $(READY): $(BUILD_INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	    echo "weightsync needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true)." >&2; \
+	    echo "weightsync needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not there)." >&2; \
 	    echo "Name another: make $(or $(firstword $(MAKECMDGOALS)),demo) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { \
 	    echo "No virtual environment could be made in $(VENV)." >&2; \
