@@ -1,0 +1,18 @@
+"""Bounds that encoder and decoder share. The kernel holds the same numbers in `src/limits.h`."""
+
+MAX_LANES = 1 << 24  # in one chunk; positions and gaps stay far below 2^32
+MAX_CLASSES = 16
+MAX_GAP_PARAMETER = 24  # Rice parameter of gaps
+UNARY_LIMIT = 24  # a magnitude whose Rice quotient reaches this is written out in full
+
+ZSTD_LEVEL = 1
+ZSTD_WINDOW_BYTES = 8 << 20
+MIN_ZSTD_BYTES = 64  # a shorter plane is stored as it is
+
+# Above this share of changed lanes class-gap coding is slower than sending the whole chunk, and gains little.
+DENSE_NUMERATOR, DENSE_DENOMINATOR = 3, 8
+
+
+def frame_limit(nbytes: int) -> int:
+    """The longest frame, in bytes, that a chunk of `nbytes` may have: raw + 1 %, and a header."""
+    return nbytes + nbytes // 100 + 64

@@ -1,0 +1,86 @@
+"""Class-gap frames, written in NumPy. `proto/FORMAT.md` describes the bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weightsync.codec.ids import Codec
+from weightsync.codec.reference import lanes as lane
+from weightsync.codec.reference import policy, rice, varint
+from weightsync.codec.reference.bits import U64, Bits, fixed, pack
+from weightsync.format.dtypes import DType
+
+
+@dataclass
+class _Part:
+    """One class in the frame: its header, its bits, and the bits that the encoder expects them to take."""
+
+    header: bytes
+    bits: list[Bits]
+    expected_bits: int
+
+
+def encode(dtype: DType, old: lane.Lanes, new: lane.Lanes, wanted_classes: int) -> bytes | None:
+    """The frame; empty where nothing changed, None where the dense form should be taken."""
+    positions = np.flatnonzero(old != new)
+    if not len(positions):
+        return b""
+    if policy.too_many(len(positions), len(old)):
+        return None
+    count = policy.class_count(len(positions), dtype.exponent_bits, wanted_classes)
+    start = policy.first_exponent(lane.exponents(old[positions], dtype), dtype.exponent_bits, count)
+    differences = lane.keys(new[positions], dtype.order) - lane.keys(old[positions], dtype.order)
+    classes = lane.classes(old, dtype, start, count)
+    changed_classes = classes[positions]
+    parts = [_part(_ranks(classes, positions, c), differences[changed_classes == c]) for c in range(count)]
+    if policy.too_large(sum(8 * len(p.header) + p.expected_bits for p in parts), old.nbytes):
+        return None
+    head = bytes([Codec.CLASS_GAP, count - 1]) + (varint.put(start) if count > 1 else b"")
+    frame = head + b"".join(p.header for p in parts) + pack([b for p in parts for b in p.bits])
+    return frame if len(frame) <= old.nbytes else None
+
+
+def _ranks(classes: NDArray[np.int64], positions: NDArray[np.int64], c: int) -> NDArray[np.int64]:
+    """Places of the changed members of class `c` among all its members."""
+    members = np.flatnonzero(classes == c)
+    return np.flatnonzero(np.isin(members, positions, assume_unique=True))
+
+
+def _part(ranks: NDArray[np.int64], differences: lane.Lanes) -> _Part:
+    if not len(ranks):
+        return _Part(b"\0", [], 0)
+    k, total, gaps = _gaps(ranks)
+    width = differences.dtype.itemsize * 8
+    signs = (differences >> differences.dtype.type(width - 1)).astype(np.uint64)
+    magnitudes = np.where(signs == 1, differences.dtype.type(0) - differences, differences).astype(np.uint64)
+    mode, fields, bits, expected = _magnitudes(magnitudes, width)
+    header = varint.put(len(ranks)) + bytes([k | mode << 5]) + fields
+    return _Part(
+        header,
+        [*rice.put_gaps(gaps, k), fixed(signs, 1), *bits],
+        rice.gap_bits(total, len(ranks), k) + len(ranks) + expected,
+    )
+
+
+def _gaps(ranks: NDArray[np.int64]) -> tuple[int, int, U64]:
+    """(parameter, sum of the gaps, gaps) of ascending ranks."""
+    gaps = np.diff(ranks, prepend=-1) - 1
+    total = int(ranks[-1]) + 1 - len(ranks)
+    return rice.gap_parameter(total, len(ranks)), total, gaps.astype(np.uint64)
+
+
+def _magnitudes(magnitudes: U64, width: int) -> tuple[int, bytes, list[Bits], int]:
+    """(mode, header fields, bits, expected bits): 0 all are one; 1 the exceptions are listed; 2 each is coded."""
+    exceptions = np.flatnonzero(magnitudes > 1)
+    if not len(exceptions):
+        return 0, b"", [], 0
+    k_gap, total, gaps = _gaps(exceptions)
+    excess = magnitudes[exceptions] - np.uint64(2)
+    k_excess, excess_bits = rice.magnitude_parameter(rice.length_histogram(excess), width)
+    listed = rice.gap_bits(total, len(exceptions), k_gap) + excess_bits
+    k_direct, direct = rice.magnitude_parameter(rice.length_histogram(magnitudes - np.uint64(1)), width)
+    if listed + 16 <= direct:
+        fields = varint.put(len(exceptions)) + bytes([k_gap, k_excess])
+        return 1, fields, [*rice.put_gaps(gaps, k_gap), *rice.put_magnitudes(excess, k_excess, width)], listed
+    return 2, bytes([k_direct]), rice.put_magnitudes(magnitudes - np.uint64(1), k_direct, width), direct

@@ -1,0 +1,34 @@
+"""Choices of the encoder that a decoder need not know; the kernel makes the same ones (`src/policy.h`)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weightsync.codec.limits import DENSE_DENOMINATOR, DENSE_NUMERATOR
+
+# A class costs three to five bytes of header; these many changes repay the next step.
+_CLASSES_FROM = ((512, 16), (128, 8), (32, 4))
+
+
+def too_many(changed: int, lanes: int) -> bool:
+    """Whether so many lanes changed that the dense form is the faster and hardly the larger one."""
+    return changed * DENSE_DENOMINATOR > lanes * DENSE_NUMERATOR
+
+
+def too_large(bits: int, nbytes: int) -> bool:
+    """Whether a class-gap frame of `bits` saves less than an eighth of a chunk of `nbytes`."""
+    return bits > nbytes * 7
+
+
+def class_count(changed: int, exponent_bits: int, wanted: int) -> int:
+    """Number of classes for a chunk; `wanted` 0 leaves the choice to the number of changes."""
+    count = wanted or next((classes for least, classes in _CLASSES_FROM if changed >= least), 1)
+    return min(count, 1 << exponent_bits)
+
+
+def first_exponent(changed_exponents: NDArray[np.int64], exponent_bits: int, classes: int) -> int:
+    """The lowest start of the window of `classes` exponents that holds the most changes."""
+    if classes == 1:
+        return 0
+    histogram = np.bincount(changed_exponents, minlength=1 << exponent_bits)
+    sums = np.concatenate(([0], np.cumsum(histogram)))
+    return int(np.argmax(sums[classes:] - sums[:-classes]))
