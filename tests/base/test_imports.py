@@ -9,7 +9,14 @@ import weightsync
 
 PACKAGE = Path(weightsync.__file__).parent
 OPTIONAL = ("torch", "safetensors", "vllm", "sglang", "matplotlib", "pytest", "hypothesis")
-NOT_CORE = ("weightsync.rl", "weightsync.testing", "weightsync.engine", "weightsync.cli.demo", "weightsync.codec._kernel")
+NOT_CORE = (
+    "weightsync.cli.demo",
+    "weightsync.codec.kernel",  # only where a compiler was found
+    "weightsync.engine",
+    "weightsync.publisher.torch_source",
+    "weightsync.rl",
+    "weightsync.testing",
+)
 
 SCRIPT = """
 import importlib, sys
