@@ -71,11 +71,13 @@ class FileStore:
     def read_into(self, key: str, into: memoryview, *, start: int = 0) -> None:
         """Fills `into` from `start` on."""
         view = into.cast("B")
-        with self._reading(key) as (descriptor, _):
+        with self._reading(key) as (descriptor, found):
+            if found.st_size < start + view.nbytes:
+                raise Corrupt(f"{self._name(key)} ends at byte {found.st_size}, before {start + view.nbytes}")
             while view.nbytes:
                 count = os.preadv(descriptor, [view], start)
                 if not count:
-                    raise Corrupt(f"{self._name(key)} ends at byte {start}, {view.nbytes} bytes too early")
+                    raise Corrupt(f"{self._name(key)} was truncated while it was read", remedy="nothing else may write into a store")
                 start += count
                 view = view[count:]
 
@@ -249,7 +251,7 @@ def _read(descriptor: int, count: int) -> bytes:
 
 def _etag(found: os.stat_result, data: Buffer) -> str:
     if found.st_size <= HASHED_BYTES:
-        return blake3(data).hexdigest(length=16)
+        return blake3(memoryview(data).cast("B")).hexdigest(length=16)
     return f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
 
 

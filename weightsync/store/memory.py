@@ -224,7 +224,7 @@ class MemoryStore:
         return next((state for state in reversed(self._states.get(key, ())) if state.number <= number), _ABSENT)
 
     def _store(self, current: _Current, data: Buffer) -> str:
-        stored = bytes(data)
+        stored = memoryview(data).tobytes()
         if current.fault in (Fault.TORN, Fault.CRASH_TORN):
             stored = stored[: self._chooser.below(len(stored), "torn")]
         self._append(current, stored)

@@ -44,7 +44,7 @@ def _open_memory(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
 
 
 def _open_s3(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    query: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
     if not parts.netloc or not set(query) <= _S3_QUERY:
         raise Invalid(f"store {parts.geturl()!r} has no bucket, or settings other than {', '.join(sorted(_S3_QUERY))}", remedy=_REMEDY)
     from weightsync.store.s3 import S3Store  # noqa: PLC0415  boto3 takes a quarter of a second to import

@@ -64,12 +64,13 @@ class RetryBudget:
             return True
 
 
-def is_retryable(error: WeightsyncError) -> bool:
+def is_retryable(error: WeightsyncError, *, idempotent: bool = False) -> bool:
     """Whether the same call may be made again as it is.
 
-    Not after `OutcomeUnknown` (read back first), nor for what waiting does not mend (`Denied`, `NoSpace`).
+    Not for what waiting does not mend (`Denied`, `NoSpace`), nor after `OutcomeUnknown` (read back first), unless it is `idempotent`.
     """
-    return isinstance(error, Unavailable) and not isinstance(error, OutcomeUnknown | Denied | NoSpace)
+    final = (Denied, NoSpace) if idempotent else (Denied, NoSpace, OutcomeUnknown)
+    return isinstance(error, Unavailable) and not isinstance(error, final)
 
 
 class Backoff:
@@ -113,6 +114,7 @@ def retrying(
     clock: Clock = SYSTEM,
     jitter: Callable[[float], float] = jitter,
     budget: RetryBudget | None = None,
+    idempotent: bool = False,
 ) -> T:
     """The result of `call`, made again while it raises what `is_retryable` says. Raises its last error, or its first final one."""
     backoff = Backoff(policy, clock=clock, jitter=jitter, budget=budget)
@@ -120,7 +122,7 @@ def retrying(
         try:
             result = call()
         except Unavailable as error:
-            if not is_retryable(error):
+            if not is_retryable(error, idempotent=idempotent):
                 raise
             backoff.wait(error)
         else:
