@@ -1,0 +1,184 @@
+"""A small decoder of the shape and with the tensor names of Qwen3, in plain torch, and sampling from it."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+INITIAL_STD = 0.02
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the decoder; the default has 4.4 million parameters."""
+
+    vocabulary: int = 32
+    width: int = 256
+    layers: int = 6
+    heads: int = 4
+    kv_heads: int = 2
+    head_width: int = 64
+    mlp_width: int = 704
+    context: int = 64
+    rope_base: float = 10_000.0
+    norm_epsilon: float = 1e-6
+
+    def config(self) -> dict[str, Any]:
+        """What `config.json` says of it, so that transformers loads the checkpoint."""
+        return {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "attention_bias": False,
+            "dtype": "bfloat16",
+            "head_dim": self.head_width,
+            "hidden_act": "silu",
+            "hidden_size": self.width,
+            "intermediate_size": self.mlp_width,
+            "max_position_embeddings": self.context,
+            "num_attention_heads": self.heads,
+            "num_hidden_layers": self.layers,
+            "num_key_value_heads": self.kv_heads,
+            "rms_norm_eps": self.norm_epsilon,
+            "rope_theta": self.rope_base,
+            "tie_word_embeddings": False,
+            "vocab_size": self.vocabulary,
+        }
+
+
+class Cache(NamedTuple):
+    """Keys and values of one layer, each (batch, kv_heads, context, head_width), filled up to the current position."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class Norm(nn.Module):
+    """Root mean square norm over the last dimension."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of any shape (..., width)."""
+        return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention with normed queries and keys and rotary positions."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(shape.width, shape.heads * shape.head_width, bias=False)
+        self.k_proj = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=False)
+        self.v_proj = nn.Linear(shape.width, shape.kv_heads * shape.head_width, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_width, shape.width, bias=False)
+        self.q_norm = Norm(shape.head_width, shape.norm_epsilon)
+        self.k_norm = Norm(shape.head_width, shape.norm_epsilon)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None, position: int) -> Tensor:
+        """(batch, length, width) -> the same; `cache` is written from `position` on."""
+        batch, length, _ = x.shape
+        split = (batch, length, -1, self.shape.head_width)
+        queries = _rotate(self.q_norm(self.q_proj(x).view(split)).transpose(1, 2), cosine, sine)
+        keys = _rotate(self.k_norm(self.k_proj(x).view(split)).transpose(1, 2), cosine, sine)
+        values = self.v_proj(x).view(split).transpose(1, 2)
+        if cache:
+            end = position + length
+            cache.keys[:, :, position:end], cache.values[:, :, position:end] = keys, values
+            keys, values = cache.keys[:, :, :end], cache.values[:, :, :end]
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=length > 1, enable_gqa=True)
+        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Mlp(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.width, shape.mlp_width, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.mlp_width, bias=False)
+        self.down_proj = nn.Linear(shape.mlp_width, shape.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same."""
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(shape.width, shape.norm_epsilon)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = Norm(shape.width, shape.norm_epsilon)
+        self.mlp = Mlp(shape)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None, position: int) -> Tensor:
+        """(batch, length, width) -> the same."""
+        x = x + self.self_attn(self.input_layernorm(x), cosine, sine, cache, position)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Body(nn.Module):
+    """What checkpoints call `model`."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = Norm(shape.width, shape.norm_epsilon)
+
+
+class Decoder(nn.Module):
+    """Token ids (batch, length) -> logits (batch, length, vocabulary)."""
+
+    def __init__(self, shape: Shape, generator: torch.Generator) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = Body(shape)
+        self.lm_head = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        inverse = shape.rope_base ** -(torch.arange(0, shape.head_width, 2) / shape.head_width)
+        self.register_buffer("angles", torch.outer(torch.arange(shape.context), inverse), persistent=False)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
+
+    def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: int = 0) -> Tensor:
+        """With `caches`, `tokens` follow the `position` tokens that are in there."""
+        x = self.model.embed_tokens(tokens)
+        angles = self.angles[position : position + tokens.shape[1]].float()
+        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, cosine, sine, caches[index] if caches else None, position)
+        return self.lm_head(self.model.norm(x))
+
+    def caches(self, batch: int, length: int) -> list[Cache]:
+        """Empty caches for `batch` sequences of up to `length` tokens."""
+        size = (batch, self.shape.kv_heads, length, self.shape.head_width)
+        dtype = self.lm_head.weight.dtype
+        return [Cache(torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)) for _ in self.model.layers]
+
+
+@torch.no_grad()
+def sample(decoder: Decoder, prompts: Tensor, length: int, generator: torch.Generator | None) -> Tensor:
+    """`length` tokens after each of `prompts` (batch, prompt length), drawn at temperature 1; without `generator` the likeliest."""
+    caches = decoder.caches(len(prompts), prompts.shape[1] + length)
+    position, tokens, drawn = 0, prompts, []
+    for _ in range(length):
+        logits = decoder(tokens, caches, position)[:, -1].float()
+        position += tokens.shape[1]
+        likeliest = generator is None
+        tokens = logits.argmax(-1, keepdim=True) if likeliest else torch.multinomial(logits.softmax(-1), 1, generator=generator)
+        drawn.append(tokens)
+    return torch.cat(drawn, 1)
