@@ -26,6 +26,13 @@ POINTS: frozenset[str] = frozenset(
         "store.file.published",
         "store.file.sync",
         "store.file.write",
+        "subscribe.applied",
+        "subscribe.before_fetch",
+        "subscribe.before_mark",
+        "subscribe.fetched",
+        "subscribe.journal_open",
+        "subscribe.marked",
+        "subscribe.mid_apply",
     }
 )
 
