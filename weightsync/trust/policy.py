@@ -41,6 +41,11 @@ class Policy:
         """Whether signatures are demanded."""
         return bool(self._trusted)
 
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of all trusted keys, sorted."""
+        return tuple(sorted({name for keys in self._trusted.values() for name in keys}))
+
     def seal(self, body: bytes, role: Role) -> Envelope:
         """The envelope to store. Raises `Denied` where readers with this policy would refuse it."""
         if not self.signed and self._key is None:

@@ -1,0 +1,9 @@
+"""What may be changed in a run's part of the store, and how: claims, commits, moves, and verified reading.
+
+Everything that other layers need is here; `catalog` holds the facade.
+"""
+
+from weightsync.catalog.catalog import Catalog
+from weightsync.catalog.values import Claim, CommitPlan, Head, NewVersion, VersionRecord
+
+__all__ = ["Catalog", "Claim", "CommitPlan", "Head", "NewVersion", "VersionRecord"]

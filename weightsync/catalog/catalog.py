@@ -1,0 +1,181 @@
+"""One run in one store: the only code that changes a store's records, and the only one that reads them.
+
+    catalog = Catalog(open_store(url), "my-run")
+    catalog.open_run("my-model")
+    claim = catalog.claim(who)
+    plan = catalog.plan_commit(claim, NewVersion(number=catalog.next_number(claim), ...))
+    ... upload plan.objects and what they name ...
+    claim = catalog.finish_commit(claim, plan)
+    catalog.move("serving", plan.ref, expected_sequence=None, who=who, why="passed the evaluation")
+
+Every method raises the errors of `weightsync.errors`: `Unavailable` where nothing is known to be wrong, `Corrupt` where bytes are not what
+a verified record says. Safe to use from many threads; a `Claim` belongs to one.
+"""
+
+from collections.abc import Callable, Iterator
+
+from weightsync.catalog.boundary import missing, read_boundary
+from weightsync.catalog.claim import claim
+from weightsync.catalog.commit import Committer
+from weightsync.catalog.context import PATIENCE, Context
+from weightsync.catalog.heads import Conditional, HeadWriter, SingleWriter
+from weightsync.catalog.move import Mover
+from weightsync.catalog.move_writer import MoveWriter
+from weightsync.catalog.payloads import Payloads
+from weightsync.catalog.read import Reader
+from weightsync.catalog.renew import renew
+from weightsync.catalog.retract import Retractor
+from weightsync.catalog.runs import open_run
+from weightsync.catalog.values import Claim, CommitPlan, Head, NewVersion, VersionRecord
+from weightsync.clock import SYSTEM, Clock, jitter, new_write_id
+from weightsync.errors import WeightsyncError
+from weightsync.format.digests import DigestTable
+from weightsync.format.files import FileTable
+from weightsync.format.keys import LATEST, RunKeys
+from weightsync.format.layout import Layout
+from weightsync.format.moves import Move
+from weightsync.format.operators import Boundary, Run
+from weightsync.format.refs import Ref, VersionRef
+from weightsync.format.versions import Manifest, Payload
+from weightsync.store.api import ObjectStore
+from weightsync.store.probe import Capability
+from weightsync.store.retry import RetryPolicy
+from weightsync.trust import UNSIGNED, Policy
+
+
+class Catalog:
+    """The facade. `new_id` and `jitter` are the randomness, `patience` how long a write is settled before `OutcomeUnknown`."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        run: str,
+        *,
+        policy: Policy = UNSIGNED,
+        clock: Clock = SYSTEM,
+        single_writer: bool = False,
+        capability: Capability | None = None,
+        patience: RetryPolicy = PATIENCE,
+        new_id: Callable[[], str] = new_write_id,
+        jitter: Callable[[float], float] = jitter,
+    ) -> None:
+        """`capability`: what the store was probed for; None: probed before the first head is written.
+
+        `single_writer`: write heads without conditional writes, where the caller vouches that nobody else writes to this run.
+        """
+        self.store = store
+        self.keys = RunKeys(run)
+        self.policy = policy
+        self.clock = clock
+        heads: HeadWriter = SingleWriter(store) if single_writer else Conditional(store, f"{self.keys.prefix}probes/", capability)
+        self._ctx = Context(store, self.keys, heads, policy, clock, new_id, jitter, patience)
+        self._reader = Reader(self._ctx)
+        self._payloads = Payloads(self._ctx, self._reader)
+        self._writer = MoveWriter(self._ctx, self._reader)
+        retractor = Retractor(self._ctx, self._reader, self._writer)
+        self._committer = Committer(self._ctx, self._writer, retractor)
+        self._mover = Mover(self._ctx, self._reader, self._writer, retractor)
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def run(self) -> Run:
+        """The run's own record. Raises `NotFound`."""
+        return self._reader.run()
+
+    def head(self, channel: str = LATEST) -> Head | None:
+        """Where `channel` points; None when nobody has moved it yet."""
+        return self._reader.head(channel)
+
+    def head_if_changed(self, channel: str, etag: str) -> Head | None:
+        """The head, or None while it still has `etag`."""
+        return self._reader.head_if_changed(channel, etag)
+
+    def channels(self) -> list[str]:
+        """Names of the channels that exist, by LIST: for display."""
+        return self._reader.channels()
+
+    def history(self, head: Head, *, down_to: int = 1) -> Iterator[tuple[Move, str]]:
+        """(move, digest) from `head` back to sequence `down_to`, newest first, each checked against its successor. Reads when asked."""
+        return self._reader.history(head, down_to=down_to)
+
+    def committed(self, head: Head | None = None) -> list[VersionRef]:
+        """All committed versions, ascending: those in the history of `head` (of `latest`), or of what `latest` is now."""
+        return self._reader.committed(head)
+
+    def find(self, version: int) -> VersionRef:
+        """The committed version of that number. Raises `NotFound`."""
+        return self._reader.find(version)
+
+    def manifest_of(self, version: int, digest: str | None = None) -> VersionRecord:
+        """The manifest of a committed version: the one with `digest`, or what `latest`'s history says of that number.
+
+        Raises `NotFound` where it was not committed, `Compacted` where it was collected, `Unavailable` while it is not visible.
+        """
+        return self._reader.manifest(self._reader.find(version) if digest is None else VersionRef(version, digest))
+
+    def payload(self, record: VersionRecord, base: int, writer: str) -> Payload:
+        """One way to reach a version. Raises `Corrupt` when it names other manifests than were committed, `Compacted`, `Unavailable`."""
+        return self._payloads.one(record, base, writer)
+
+    def payloads(self, record: VersionRecord) -> list[Payload]:
+        """All usable ways to reach a version, its first payload first; more by LIST. Raises the first one's error when there is none."""
+        return self._payloads.all(record)
+
+    def layout(self, ref: Ref) -> Layout:
+        """A table of tensors."""
+        return self._reader.layout(ref)
+
+    def digests(self, manifest: Manifest, layout: Layout) -> DigestTable:
+        """Leaves and sums of a version, which make up its root."""
+        return self._reader.digests(manifest, layout)
+
+    def file_table(self, ref: Ref) -> FileTable:
+        """A table of files."""
+        return self._reader.file_table(ref)
+
+    def file(self, ref: Ref) -> bytes:
+        """A small file, or a safetensors header."""
+        return self._reader.file(ref)
+
+    def boundary(self) -> tuple[Boundary | None, str | None]:
+        """What is marked or condemned, and its etag; (None, None) before the first collection."""
+        return read_boundary(self._ctx)
+
+    def missing(self, version: int, what: str, name: str = "") -> WeightsyncError:
+        """The error to raise when an object that `version` needs is not there: `Compacted`, or `Unavailable` while it is not visible.
+
+        `what` names the object for people; `name` is the payload or leftover it belongs to, as the boundary spells it.
+        """
+        return missing(self._ctx, version, what, name)
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def open_run(self, model: str) -> Run:
+        """The run, made if it does not exist. Raises `Invalid` when it holds another model; an empty `model` is any."""
+        return open_run(self._ctx, self._reader, model)
+
+    def claim(self, who: str) -> Claim:
+        """The right to move `latest`; earlier holders are fenced. See `claim.claim`."""
+        return claim(self._ctx, self._reader, self._writer, who)
+
+    def next_number(self, claim: Claim) -> int:
+        """The number for the next version. See `commit.Committer`."""
+        return self._committer.next_number(claim)
+
+    def plan_commit(self, claim: Claim, new: NewVersion) -> CommitPlan:
+        """The signed records of `new`; writes nothing."""
+        return self._committer.plan(claim, new)
+
+    def finish_commit(self, claim: Claim, plan: CommitPlan) -> Claim:
+        """Swaps the head: the commit. Raises `Fenced`, `Conflict`, `Compacted`, `OutcomeUnknown` (repeat the same call to settle it)."""
+        return self._committer.finish(claim, plan)
+
+    def move(
+        self, channel: str, target: VersionRef | int, *, expected_sequence: int | None, who: str, why: str, expires_ms: int | None = None
+    ) -> Head:
+        """Promotes or rolls back. See `move.Mover.move`."""
+        return self._mover.move(channel, target, expected_sequence=expected_sequence, who=who, why=why, expires_ms=expires_ms)
+
+    def renew(self, channel: str, expires_ms: int) -> Head:
+        """Keeps a head that expires fresh until `expires_ms`, without a new sequence."""
+        return renew(self._ctx, self._reader, channel, expires_ms)
