@@ -12,6 +12,7 @@ from pathlib import Path
 
 from weightsync.clock import new_write_id
 from weightsync.errors import Denied, Invalid
+from weightsync.store.api import Buffer
 from weightsync.store.oserrors import named_errors
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,15 +96,15 @@ class PrivateDirectory:
         finally:
             os.close(fd)
 
-    def replace(self, name: str, *parts: bytes | memoryview, before: Callable[[], None] | None = None) -> None:
-        """Writes a whole file, synced, under another name and then renames it; calls `before` just before that. Raises `NoSpace`."""
+    def replace(self, name: str, data: Buffer, *, sync: bool = True, before: Callable[[], None] | None = None) -> None:
+        """Writes a whole file under another name and then renames it; calls `before` just before that. Raises `NoSpace`."""
         temporary = f"{TEMPORARY}{new_write_id()}"
         with named_errors(f"writing {str(self.path / name)!r}"), self._removed_on_error(temporary):
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
-                for part in parts:
-                    write_all(fd, part)
-                os.fdatasync(fd)
+                write_all(fd, data)
+                if sync:
+                    os.fdatasync(fd)
             finally:
                 os.close(fd)
             if before is not None:
@@ -155,7 +156,7 @@ def read_exactly(fd: int, size: int, start: int = 0) -> bytes:
     return b"".join(parts)
 
 
-def write_all(fd: int, data: bytes | memoryview) -> None:
+def write_all(fd: int, data: Buffer) -> None:
     """Writes everything, however many calls it takes. Raises `OSError`."""
     view = memoryview(data).cast("B")
     while view.nbytes:

@@ -134,7 +134,8 @@ class Journal:
         position, end = _HEADER.size + _DIGEST_BYTES, os.fstat(self._fd).st_size
         while position + _RECORD.size + _DIGEST_BYTES <= end:
             head = read_exactly(self._fd, _RECORD.size, position)
-            record = Record(*_RECORD.unpack(head), position + _RECORD.size)
+            kind, lane_bytes, chunk, lanes, nbytes = _RECORD.unpack(head)
+            record = Record(kind, lane_bytes, chunk, lanes, nbytes, position + _RECORD.size)
             position = record.start + record.nbytes + _DIGEST_BYTES
             if position > end or not _fits(record, image):
                 return

@@ -104,7 +104,7 @@ class Transition:
         self._target, self._table = target, table
 
     def apply(self, number: int, frame: bytes | memoryview, leaf: bytes | None = None) -> None:
-        """Decodes a frame and makes it the chunk's new bytes; they must have the leaf that the table says (`leaf` as long as there is none).
+        """Decodes a frame and makes it the chunk's new bytes; they must have the leaf that the table says (or `leaf`, without one).
 
         Raises `Corrupt` for a frame that does not decode or leads elsewhere, `NoSpace` when the journal cannot grow, `Conflict` when
         readers do not let go. After any error only `abort` is left.
@@ -128,7 +128,7 @@ class Transition:
 
     def advance(self, target: VersionRef, table: DigestTable) -> None:
         """Ends one step of a path, checking that it is complete, and begins the next, to `target`. Nothing is marked in between."""
-        self._check_complete()
+        self.check_complete()
         self._target, self._table = target, table
         self._done = bytearray(len(self._chunks))
 
@@ -137,7 +137,7 @@ class Transition:
 
         After an error the old version is still the one held; call `abort`.
         """
-        target, contents = self._check_complete()
+        target, contents = self.check_complete()
         layout, directory = self.layout, self._place.directory
         table_bytes = contents.to_bytes(layout)
         table = blake3(table_bytes).hexdigest()
@@ -173,6 +173,7 @@ class Transition:
             self._roll_back()
         except (WeightsyncError, OSError) as error:
             self._end_journal(discard=False)
+            self.image.close()
             self._settle(None, f"rolling back failed: {error}")
             raise
         self._end_journal(discard=True)
@@ -253,7 +254,8 @@ class Transition:
         failpoint("subscribe.journal_open")
         return journal
 
-    def _check_complete(self) -> tuple[VersionRef, DigestTable]:
+    def check_complete(self) -> tuple[VersionRef, DigestTable]:
+        """Where it leads, if every chunk is there. Raises `Corrupt` naming one that is not, `Invalid`."""
         if self._failed or self._closed or self._target is None or self._table is None:
             raise Invalid("this transition failed, has ended or leads nowhere yet", remedy="abort it and begin another")
         if self._leaves != self._table.leaves:

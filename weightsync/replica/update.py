@@ -1,0 +1,210 @@
+"""Makes a replica one version: path, download, decode, check, mark. Whatever fails, what was held before is held afterwards.
+
+Downloading runs beside decoding; a path of several steps is one transition, marked once at its end. A payload whose shards are missing or
+damaged is given up for another path, if there is one.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from weightsync.catalog import Catalog, VersionRecord
+from weightsync.clock import SYSTEM, Clock
+from weightsync.errors import Corrupt, WeightsyncError
+from weightsync.failpoints import failpoint
+from weightsync.format.layout import Layout
+from weightsync.format.refs import VersionRef
+from weightsync.format.shard import parse_shard
+from weightsync.format.versions import Form, Payload, Shard
+from weightsync.replica.fetch import MissingShard, ShardSource
+from weightsync.replica.parallel import BATCH_BYTES, BATCH_CHUNKS
+from weightsync.replica.path import Path, find_path
+from weightsync.replica.replica import Replica
+from weightsync.replica.transition import Transition
+from weightsync.store.api import Buffer
+from weightsync.store.oserrors import named_errors
+
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Frames = list[tuple[int, memoryview]]
+
+
+@dataclass
+class Timings:
+    """Seconds by phase. `fetch_s` is the waiting for bytes that decoding did not cover."""
+
+    path_s: float = 0.0
+    fetch_s: float = 0.0
+    apply_s: float = 0.0
+    mark_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.path_s + self.fetch_s + self.apply_s + self.mark_s
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did. `path.steps` is empty when the version was held already."""
+
+    version: VersionRef
+    path: Path
+    bytes_fetched: int
+    bytes_cached: int
+    seconds: Timings = field(default_factory=Timings)
+
+
+class _Unusable(Exception):
+    """A payload that did not lead where it should."""
+
+    def __init__(self, payload: Payload, error: WeightsyncError) -> None:
+        super().__init__(str(error))
+        self.payload = payload
+        self.error = error
+
+
+def update(
+    replica: Replica,
+    catalog: Catalog,
+    target: VersionRecord,
+    source: ShardSource,
+    *,
+    clock: Clock = SYSTEM,
+    progress: Progress | None = None,
+) -> Update:
+    """Brings `replica` to `target`. Raises `Corrupt`, `Compacted`, `Unavailable`, `NoSpace`, `Conflict`; the old version is kept then.
+
+    Only where memory itself proves damaged, so that going back is impossible, the replica holds nothing; it is filled anew at once.
+    """
+    walk = _Walk(replica, catalog, source, clock, progress or _silent)
+    avoid: set[Payload] = set()
+    first: WeightsyncError | None = None
+    while True:
+        held = replica.version
+        try:
+            path = walk.find(target, avoid)
+        except WeightsyncError as error:
+            raise first or error from None
+        try:
+            return walk.go(path, target)
+        except _Unusable as unusable:
+            # Where the base itself was lost on the way back, the payload is not to blame.
+            if replica.version == held:
+                avoid.add(unusable.payload)
+                first = first or unusable.error
+            _log.warning("looking for another path: %s", unusable.error)
+
+
+class _Walk:
+    def __init__(self, replica: Replica, catalog: Catalog, source: ShardSource, clock: Clock, progress: Progress) -> None:
+        self._replica, self._catalog, self._source = replica, catalog, source
+        self._clock, self._progress = clock, progress
+        self._seconds = Timings()
+        self._done = self._total = 0
+        self._before = (source.bytes_fetched, source.bytes_cached)
+
+    def find(self, target: VersionRecord, avoid: set[Payload]) -> Path:
+        started = self._clock.monotonic_s()
+        path = find_path(self._catalog, self._replica.version, target, avoid=avoid)
+        self._seconds.path_s += self._clock.monotonic_s() - started
+        return path
+
+    def go(self, path: Path, target: VersionRecord) -> Update:
+        if path.steps:
+            _log.info("version %d %s", target.ref.version, path.explain())
+            self._done, self._total = 0, path.nbytes
+            with named_errors(f"updating replica {str(self._replica.path)!r}"):
+                self._travel(path)
+        fetched, cached = self._source.bytes_fetched - self._before[0], self._source.bytes_cached - self._before[1]
+        return Update(target.ref, path, fetched, cached, self._seconds)
+
+    def _travel(self, path: Path) -> None:
+        failpoint("subscribe.before_fetch")
+        transition: Transition | None = None
+        try:
+            for payload, record in zip(path.steps, path.records, strict=True):
+                layout = self._layout(payload, record, transition)
+                table = self._catalog.digests(record.manifest, layout)
+                if transition is None:
+                    transition = self._replica.begin(record.ref, layout, table, fresh=payload.form is Form.SNAPSHOT)
+                else:
+                    transition.advance(record.ref, table)
+                self._step(transition, payload)
+                self._report(record.manifest.digests.nbytes)
+            if transition is not None:
+                failpoint("subscribe.applied")
+                started = self._clock.monotonic_s()
+                transition.finish()
+                self._seconds.mark_s += self._clock.monotonic_s() - started
+        finally:
+            if transition is not None:
+                self._go_back(transition)
+
+    def _go_back(self, transition: Transition) -> None:
+        try:
+            transition.abort()
+        except Corrupt as error:
+            _log.warning("replica %s lost its version: %s", self._replica.path, error)
+            self._replica.forget(str(error))
+
+    def _layout(self, payload: Payload, record: VersionRecord, transition: Transition | None) -> Layout:
+        layout = self._catalog.layout(record.manifest.layout)
+        base = transition.layout if transition else self._replica.layout
+        if payload.form is not Form.SNAPSHOT and (base is None or base.digest != layout.digest):
+            raise _Unusable(payload, Corrupt(f"version {record.ref.version} is a {payload.form.value} on another layout than its own"))
+        return layout
+
+    def _step(self, transition: Transition, payload: Payload) -> None:
+        try:
+            asked = self._clock.monotonic_s()
+            for shard, data in self._source.shards(payload):
+                failpoint("subscribe.fetched")
+                got = self._clock.monotonic_s()
+                self._seconds.fetch_s += got - asked
+                self._apply(transition, payload, shard, data)
+                self._report(shard.nbytes)
+                asked = self._clock.monotonic_s()
+                self._seconds.apply_s += asked - got
+            transition.check_complete()
+        except (Corrupt, MissingShard) as error:
+            raise _Unusable(payload, error) from error
+
+    def _apply(self, transition: Transition, payload: Payload, shard: Shard, data: Buffer) -> None:
+        chunks = transition.layout.first_chunks[-1]
+        try:
+            frames = parse_shard(memoryview(data), chunks)
+        except Corrupt as error:
+            raise Corrupt(f"shard {shard.digest[:12]} of version {payload.target.version}: {error.message}") from error
+        if frames and not shard.first <= frames[0][0] <= frames[-1][0] <= shard.last:
+            raise Corrupt(f"shard {shard.digest[:12]} of version {payload.target.version} holds other chunks than its payload says")
+
+        def work(batch: Frames) -> None:
+            for number, frame in batch:
+                transition.apply(number, frame)
+
+        for _ in self._replica.workers.map(work, _batched(frames, transition.layout)):
+            pass
+
+    def _report(self, nbytes: int) -> None:
+        self._done += nbytes
+        self._progress(self._done, self._total)
+
+
+def _batched(frames: Frames, layout: Layout) -> Iterator[Frames]:
+    batch: Frames = []
+    nbytes = 0
+    for number, frame in frames:
+        batch.append((number, frame))
+        nbytes += layout.chunks[number].nbytes
+        if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def _silent(done: int, total: int) -> None:
+    """Nobody watches."""
+    del done, total
