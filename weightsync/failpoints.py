@@ -22,6 +22,17 @@ VARIABLE = "WEIGHTSYNC_FAILPOINTS"
 # Every failpoint in the code. A test compares this list with the calls, so a name can neither be misspelt nor outlive its call.
 POINTS: frozenset[str] = frozenset(
     {
+        "publish.after_head",
+        "publish.after_shard",
+        "publish.before_head",
+        "publish.before_manifest",
+        "publish.before_promote",
+        "publish.before_shard",
+        "publish.claimed",
+        "publish.mid_diff",
+        "publish.shards_done",
+        "publish.staged",
+        "publish.start",
         "store.file.publish",
         "store.file.published",
         "store.file.sync",
@@ -29,10 +40,14 @@ POINTS: frozenset[str] = frozenset(
         "subscribe.applied",
         "subscribe.before_fetch",
         "subscribe.before_mark",
+        "subscribe.before_out",
         "subscribe.fetched",
+        "subscribe.head_seen",
         "subscribe.journal_open",
         "subscribe.marked",
         "subscribe.mid_apply",
+        "subscribe.out_written",
+        "subscribe.switched",
     }
 )
 

@@ -1,0 +1,181 @@
+"""One publishing process: claims the run, keeps a verified base, and commits one version after another.
+
+    with Publisher(catalog, replica, shards, who="trainer-0") as publisher:
+        publisher.publish_checkpoint(Path("step_100"), step=100)
+
+The base is the committed version, proven by its leaves: from the local replica if it holds that version, else rebuilt from the store. The
+frames that are uploaded are applied to it as they are made (so every chunk was rebuilt and compared before a reader sees it), under an
+undo journal, and it counts as the new base only after the head has moved. Whatever fails before that changes nothing.
+"""
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from weightsync.catalog import Catalog, Claim, VersionRecord
+from weightsync.errors import AlreadyExists, Compacted, Corrupt, Fenced, NotFound, Unavailable
+from weightsync.failpoints import failpoint
+from weightsync.format.layout import Layout
+from weightsync.publisher.checkpoint import open_checkpoint
+from weightsync.publisher.commit import Attempt, Phases, Settings, Task
+from weightsync.publisher.result import Published
+from weightsync.publisher.source import Chunking, Source
+from weightsync.replica.fetch import ShardSource
+from weightsync.replica.replica import Replica
+from weightsync.replica.update import update
+from weightsync.store.oserrors import named_errors
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 16  # numbers that others take before our eyes
+
+
+class Publisher:
+    """Not for several threads at once (see `LivePublisher`). Closing it releases the replica."""
+
+    def __init__(
+        self, catalog: Catalog, replica: Replica, shards: ShardSource, *, who: str, model: str = "", settings: Settings | None = None
+    ) -> None:
+        """`replica`: the base, ours alone. `shards`: where versions that it lacks come from. `who`: for people, in every record."""
+        self._catalog, self._replica, self._shards = catalog, replica, shards
+        self._who, self._model, self._settings = who, model, settings or Settings()
+        self._claim: Claim | None = None
+        self._parent: VersionRecord | None = None
+        self._known: set[str] = set()  # digests of files that the store has
+        self._fenced: Fenced | None = None
+        self._doubtful = False  # the last attempt failed: ask the store where it stands before going on
+        self._base_lost = ""
+
+    @property
+    def layout(self) -> Layout | None:
+        """The tensors of the base; None before there is one."""
+        return self._replica.layout
+
+    @property
+    def chunking(self) -> Chunking:
+        """How sources should cut their tensors, so that a delta is possible."""
+        return Chunking.of(self.layout) if self.layout else self._settings.chunking
+
+    @property
+    def version(self) -> int:
+        """The version committed last, as far as this publisher knows; 0 before the first."""
+        return self._parent.ref.version if self._parent else 0
+
+    @property
+    def step(self) -> int | None:
+        """The training step of that version."""
+        return self._parent.manifest.step if self._parent else None
+
+    def start(self) -> int:
+        """Claims the run, which stops every older publisher, and brings the base to the committed version, whose number it returns.
+
+        `publish` does this when it was not done. Raises what the catalog and the replica raise.
+        """
+        self._ready()
+        return self.version
+
+    def publish_checkpoint(self, path: Path, *, step: int | None = None, note: str = "", snapshot: bool = False) -> Published:
+        """Publishes a Hugging Face directory or a safetensors file. Errors: see `open_checkpoint` and `publish`."""
+        if self._claim is None:
+            open_checkpoint(path).close()  # a bad input must not stop the publisher that is at work
+            self._ready(rebuild=not snapshot)
+        source = open_checkpoint(path, self.chunking)
+        try:
+            return self.publish(source, step=step, note=note, snapshot=snapshot)
+        finally:
+            source.close()
+
+    def publish(self, source: Source, *, step: int | None = None, note: str = "", snapshot: bool = False) -> Published:
+        """Commits the weights of `source` as the next version; `snapshot` sends them whole, which needs no base.
+
+        Raises `Fenced` when a newer publisher has taken over: then, and at every later call. `Conflict` when the run was moved meanwhile,
+        `Unavailable` and its kin when store or disk fail, `Invalid` when the input changed while it was read. After any of them the base
+        and the committed version are what they were, and publishing may be tried again; `OutcomeUnknown` leaves open which version it is.
+        """
+        phases = Phases(self._catalog.clock)
+        try:
+            with named_errors("publishing"):
+                with phases.measure("base"):
+                    claim = self._ready(rebuild=not snapshot)
+                failpoint("publish.staged")
+                task = Task(claim, self._parent, source, step, note, frozenset(self._known), snapshot)
+                return self._publish(task, phases)
+        except Fenced as error:
+            self._fenced = error
+            raise
+        except BaseException:
+            self._doubtful = True
+            raise
+
+    def close(self) -> None:
+        """Releases the replica."""
+        self._replica.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _publish(self, task: Task, phases: Phases) -> Published:
+        number = self._catalog.next_number(task.claim)
+        for _ in range(MAX_ATTEMPTS):
+            attempt = Attempt(self._catalog, self._replica, task, number, settings=self._settings, phases=phases)
+            try:
+                attempt.stage()
+                self._claim = attempt.commit()
+            except AlreadyExists:
+                attempt.abort()
+                number = max(self._catalog.next_number(task.claim), number + 1)
+                continue
+            except BaseException:
+                attempt.abort()
+                raise
+            self._parent = attempt.promote()
+            self._known.update(ref.digest for ref, _ in task.source.objects)
+            return attempt.result([self._base_lost] if self._base_lost else [])
+        raise Unavailable(f"{MAX_ATTEMPTS} version numbers in a row were taken by others", remedy="look for another publisher of this run")
+
+    def _ready(self, *, rebuild: bool = True) -> Claim:
+        if self._fenced is not None:
+            raise self._fenced
+        if self._claim is None:
+            failpoint("publish.start")
+            self._catalog.open_run(self._model)
+            self._claim = self._catalog.claim(self._who)
+            failpoint("publish.claimed")
+        elif self._doubtful:
+            self._claim = self._refreshed(self._claim)
+        self._doubtful = False
+        ref = self._claim.head.version
+        if ref is not None and (self._parent is None or self._parent.ref != ref):
+            self._parent = self._catalog.manifest_of(ref.version, ref.manifest)
+            table = self._catalog.file_table(self._parent.manifest.files)
+            self._known = {self._parent.manifest.files.digest, *(file.ref.digest for file in (*table.small, *table.tensors))}
+        if self._parent is not None and rebuild:
+            self._rebuild_base(self._parent)
+        return self._claim
+
+    def _refreshed(self, claim: Claim) -> Claim:
+        """After a failure: the same claim at the head as it is now; a commit whose outcome was unknown is adopted if it is there."""
+        head = self._catalog.head()
+        if head is None or head.move.epoch < claim.epoch or head.move.sequence < claim.head.move.sequence:
+            raise Unavailable("the store answers with an old head", remedy="retry; if it stays, the store was rolled back: do not publish")
+        if head.move.epoch > claim.epoch:
+            raise Fenced(
+                f"run {self._catalog.keys.run!r} has a newer publisher: {head.move.who!r}, epoch {head.move.epoch} (ours: {claim.epoch})",
+                remedy="stop this one; to take over again, start it anew",
+            )
+        return Claim(claim.epoch, head, claim.who)
+
+    def _rebuild_base(self, parent: VersionRecord) -> None:
+        """Makes the replica hold `parent`. Where the store cannot give it back, the next version goes out as a snapshot, and says so."""
+        self._base_lost = ""
+        if self._replica.version == parent.ref and self._replica.root == parent.manifest.root:
+            return
+        try:
+            update(self._replica, self._catalog, parent, self._shards)
+        except (NotFound, Corrupt, Compacted) as error:
+            self._base_lost = f"version {parent.ref.version} could not be rebuilt, sent as a snapshot: {error}"
+            logger.warning("%s", self._base_lost)
