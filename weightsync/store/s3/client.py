@@ -74,8 +74,7 @@ class Client:
             raise Invalid(f"AWS profile {self._profile!r} is not configured", remedy="name another profile in the store's URL") from error
         except ValueError as error:
             raise Invalid(f"S3 endpoint {self._endpoint!r} cannot be used", remedy="write http://host:port or https://host") from error
-        sdk.meta.events.register("before-call.s3", _no_redirect)
-        sdk.meta.events.register_last("before-call.s3.UploadPart", _no_expect)
+        sdk.meta.events.register_last("before-call.s3", _adjust)
         return sdk
 
     def _config(self) -> Config:
@@ -96,14 +95,13 @@ class Client:
         )
 
 
-def _no_redirect(params: Mapping[str, Any], **_: Any) -> None:
-    # botocore follows a bucket to another region by itself; to it, this request was redirected already.
+def _adjust(model: Any, params: Mapping[str, Any], **_: Any) -> None:
+    """Called by botocore before each request."""
+    # botocore follows a bucket to another region by itself; this makes it think that the request was redirected already.
     params["context"].setdefault("s3_redirect", {})["redirected"] = True
-
-
-def _no_expect(params: Mapping[str, Any], **_: Any) -> None:
-    # Waiting for "100 Continue" costs a round trip a part, and the upload's first request has shown that we may write.
-    params["headers"].pop("Expect", None)
+    if model.name == "UploadPart":
+        # Waiting for "100 Continue" costs a round trip a part, and the upload's first request has shown that we may write.
+        params["headers"].pop("Expect", None)
 
 
 def _without_secrets(error: Exception) -> Exception | None:

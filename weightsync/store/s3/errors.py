@@ -46,6 +46,10 @@ class NotModified(WeightsyncError):
     """A conditional read found the tag unchanged; never leaves the package."""
 
 
+class WrongPlace(Invalid):
+    """The endpoint or bucket is not where the URL says: no other request will do better."""
+
+
 _Known = tuple[type[WeightsyncError], str]
 _FULL: _Known = (NoSpace, "free some space or raise the quota, then retry")
 _RETRY: _Known = (Unavailable, "retry")
@@ -55,7 +59,7 @@ _CODES: dict[str, _Known] = {
     **dict.fromkeys(("InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"), _FULL),
     # The body was damaged or cut on its way up: certainly not stored.
     **dict.fromkeys(("RequestTimeout", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "IncompleteBody"), _RETRY),
-    "NoSuchBucket": (Invalid, "the bucket is not there: create it, or correct the store's URL"),
+    "NoSuchBucket": (WrongPlace, "the bucket is not there: create it, or correct the store's URL"),
 }
 _STATUSES: dict[int, _Known] = {
     304: (NotModified, ""),
@@ -107,7 +111,7 @@ def _from_answer(response: Mapping[str, Any], doing: str, lost: type[Unavailable
         kind, remedy = known
         return kind(message, remedy=remedy)
     if 300 <= status < 400:
-        return Invalid(f"{message}: redirects are not followed", remedy=_region_remedy(headers))
+        return WrongPlace(f"{message}: redirects are not followed", remedy=_region_remedy(headers))
     if 400 <= status < 500:
         return Invalid(message, remedy="check the store's URL and region")
     # Anything else of 5xx, and an <Error> in a body with status 200, may come from a proxy after the server has done its work.

@@ -13,6 +13,7 @@ from weightsync.clock import Clock
 from weightsync.errors import Invalid, Unsupported, WeightsyncError
 from weightsync.store.retry import RetryBudget, RetryPolicy, retrying
 from weightsync.store.s3.client import Client
+from weightsync.store.s3.errors import WrongPlace
 from weightsync.store.s3.parallel import run_all
 
 PART_BYTES = 16 << 20
@@ -75,7 +76,7 @@ class Uploads:
         try:
             return one(key, doing, view, conditions, checksum)
         except (Invalid, Unsupported) as refusal:
-            if checksum == "md5":
+            if checksum == "md5" or isinstance(refusal, WrongPlace):
                 raise
             return self._send_md5(one, (key, doing, view, conditions), refusal)
 
