@@ -3,6 +3,7 @@
 MAX_LANES = 1 << 24  # in one chunk; positions and gaps stay far below 2^32
 MAX_CLASSES = 16
 MAX_GAP_PARAMETER = 24  # Rice parameter of gaps
+MAX_MAGNITUDE_PARAMETER = 59  # Rice parameter of magnitudes; UNARY_LIMIT << 59 fits 64 bits
 UNARY_LIMIT = 24  # a magnitude whose Rice quotient reaches this is written out in full
 
 ZSTD_LEVEL = 1

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weightsync.codec.ids import Codec
-from weightsync.codec.limits import MAX_CLASSES, MAX_GAP_PARAMETER, frame_limit
+from weightsync.codec.limits import MAX_CLASSES, MAX_GAP_PARAMETER, MAX_MAGNITUDE_PARAMETER, frame_limit
 from weightsync.codec.reference import lanes as lane
 from weightsync.codec.reference import rice
 from weightsync.codec.reference.bits import U64, BitReader, Malformed
@@ -68,7 +68,11 @@ def _read_class(reader: ByteReader, width: int, lanes: int) -> _Class:
         found.k_exceptions = reader.byte()
     if found.mode in (1, 2):
         found.k_magnitudes = reader.byte()
-    if found.mode > 2 or max(found.k, found.k_exceptions) > MAX_GAP_PARAMETER or found.k_magnitudes >= width:
+    if (
+        found.mode > 2
+        or max(found.k, found.k_exceptions) > MAX_GAP_PARAMETER
+        or found.k_magnitudes > min(width - 1, MAX_MAGNITUDE_PARAMETER)
+    ):
         raise Malformed("a class has an unknown mode or a parameter out of range")
     return found
 
@@ -78,7 +82,7 @@ def decode_differences(dtype: DType, frame: bytes, lanes: int) -> tuple[NDArray[
     header = read_header(dtype, frame, lanes)
     if len(header.classes) > 1:
         raise Malformed("the frame has classes: it is no blind one")
-    (ranks, differences), = _read_bits(header, dtype, lanes)
+    ((ranks, differences),) = _read_bits(header, dtype, lanes)
     return ranks.astype(np.uint32), differences
 
 

@@ -7,7 +7,7 @@ every implementation makes the same ones.
 
 import numpy as np
 
-from weightsync.codec.limits import UNARY_LIMIT
+from weightsync.codec.limits import MAX_MAGNITUDE_PARAMETER, UNARY_LIMIT
 from weightsync.codec.reference.bits import U64, BitReader, Bits, Malformed, fixed, unary
 
 _QUOTIENT_OF_EXCESS = (0, 1, 3, 6, 12)  # typical v >> k of a value with k + index significant bits
@@ -47,7 +47,7 @@ def length_histogram(values: U64) -> list[int]:
 def magnitude_parameter(histogram: list[int], width: int) -> tuple[int, int]:
     """(k, estimated bits) of the cheapest parameter for values of these lengths in lanes of `width` bits; the smaller k of equals."""
     longest = max((length for length, count in enumerate(histogram) if count), default=0)
-    costs = [_magnitude_bits(histogram, k, width) for k in range(min(longest, width - 1) + 1)]
+    costs = [_magnitude_bits(histogram, k, width) for k in range(min(longest, width - 1, MAX_MAGNITUDE_PARAMETER) + 1)]
     k = costs.index(min(costs))
     return k, costs[k]
 

@@ -1,0 +1,33 @@
+// Choices of the encoder that a decoder need not know; `reference/policy.py` makes the same ones. Part of every level: see level.h.
+#include "rice.h"
+
+namespace weightsync::WS_LEVEL {
+
+inline bool too_many(uint64_t changed, uint64_t lanes) { return changed * kDenseDenominator > lanes * kDenseNumerator; }
+
+inline bool too_large(uint64_t bits, uint64_t nbytes) { return bits > nbytes * 7; }
+
+inline unsigned class_count(uint64_t changed, unsigned exponent_bits, unsigned wanted) {
+    unsigned count = wanted ? wanted : changed >= 512 ? 16 : changed >= 128 ? 8 : changed >= 32 ? 4 : 1;
+    unsigned exponents = 1u << exponent_bits;
+    return count < exponents ? count : exponents;
+}
+
+// The lowest start of the window of `classes` exponents that holds the most changes.
+inline unsigned first_exponent(const uint32_t* histogram, unsigned exponents, unsigned classes) {
+    uint64_t sum = 0;
+    for (unsigned e = 0; e < classes; e++) sum += histogram[e];
+    uint64_t best = sum;
+    unsigned start = 0;
+    for (unsigned e = classes; e < exponents; e++) {
+        sum += histogram[e];
+        sum -= histogram[e - classes];
+        if (sum > best) {
+            best = sum;
+            start = e - classes + 1;
+        }
+    }
+    return start;
+}
+
+}  // namespace weightsync::WS_LEVEL
