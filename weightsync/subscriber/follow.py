@@ -1,0 +1,187 @@
+"""Following a channel: poll, check, update the replica, tell the outputs. Whatever is wrong with the store, what is held is served on.
+
+    subscriber = Subscriber(catalog, replica, shards, accepted, channel="latest", outputs=[DirectoryOutput(...)])
+    subscriber.step()               # one poll; raises what is wrong
+    subscriber.run(stop)            # for ever; logs what is wrong and tries again
+
+The order of things: a head counts only when it is verified and not older than what was accepted before; that is written down first. Then
+the replica becomes the version (all or nothing), then each output. After a kill anywhere the next step goes on from there.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from weightsync.catalog import Catalog, Head, VersionRecord
+from weightsync.clock import jitter
+from weightsync.errors import Corrupt, NotFound, Unavailable, WeightsyncError
+from weightsync.failpoints import failpoint
+from weightsync.format.keys import LATEST
+from weightsync.format.refs import VersionRef
+from weightsync.replica.fetch import ShardSource
+from weightsync.replica.replica import Replica
+from weightsync.replica.update import Progress, Update, update
+from weightsync.store.oserrors import named_errors
+from weightsync.subscriber.state import AcceptedFile
+
+logger = logging.getLogger(__name__)
+
+MAX_WAIT_S = 60.0
+
+
+class Output(Protocol):
+    """Where verified versions go after the replica."""
+
+    @property
+    def version(self) -> VersionRef | None:
+        """The version that it holds."""
+        ...
+
+    def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> None:
+        """Makes the replica's version the one that it holds, at once or not at all."""
+        ...
+
+    def close(self) -> None:
+        """Lets go."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a poll led to. `version` is what is served now. `stale`: the head has expired, so nothing newer is accepted.
+
+    `update` is None where the replica had the version; `delivered` counts the outputs that changed.
+    """
+
+    version: VersionRef | None
+    sequence: int
+    stale: bool
+    update: Update | None = None
+    delivered: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything happened."""
+        return self.update is not None or self.delivered > 0
+
+
+class Subscriber:
+    """Not for several threads at once. Closing it closes the replica and the outputs."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        replica: Replica,
+        shards: ShardSource,
+        accepted: AcceptedFile,
+        *,
+        channel: str = LATEST,
+        outputs: Sequence[Output] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        self._catalog, self._replica, self._shards, self._accepted = catalog, replica, shards, accepted
+        self._channel, self._outputs, self._progress = channel, tuple(outputs), progress
+        self._head: Head | None = None
+        self._record: VersionRecord | None = None
+        self.error: WeightsyncError | None = None  # of the last step; None when it went well
+
+    @property
+    def version(self) -> VersionRef | None:
+        """What is served."""
+        return self._replica.version
+
+    def step(self) -> Step:
+        """Looks once and does what follows. Raises what is wrong; what was held is still held then.
+
+        `NotFound` when there is no such run; a run or channel without any version yet gives a step without one.
+        """
+        try:
+            with named_errors(f"following channel {self._channel!r}"):
+                step = self._step()
+        except WeightsyncError as error:
+            self.error = error
+            raise
+        self.error = None
+        return step
+
+    def once(self) -> Step:
+        """As `step`, for who will not come back: raises `NotFound` when there is no version, `Unavailable` when the head has expired."""
+        step = self.step()
+        if step.stale:
+            raise Unavailable(f"the head of channel {self._channel!r} has expired", remedy="check that the publisher and its renewals run")
+        if step.version is None:
+            raise NotFound(f"channel {self._channel!r} has no version yet", remedy="publish one, or promote one to this channel")
+        return step
+
+    def run(self, stop: threading.Event, *, interval_s: float = 2.0, on_step: Callable[[Step], None] | None = None) -> None:
+        """Steps until `stop` is set, at random times around `interval_s`; after failures ever more slowly."""
+        failures = 0
+        while not stop.is_set():
+            try:
+                step = self.step()
+                failures = 0
+                if on_step is not None:
+                    on_step(step)
+            except WeightsyncError as error:
+                failures += 1
+                held = self.version
+                logger.warning("version %s is served on: %s", held.version if held else "none", error)
+            wait_s = min(MAX_WAIT_S, interval_s * 2.0 ** min(failures, 10))
+            stop.wait(wait_s / 2 + jitter(wait_s))
+
+    def close(self) -> None:
+        """Closes outputs, replica and state."""
+        for output in self._outputs:
+            output.close()
+        self._replica.close()
+        self._accepted.close()
+
+    def _step(self) -> Step:
+        head = self._look()
+        if head is None:
+            return Step(self.version, 0, stale=False)
+        failpoint("subscribe.head_seen")
+        self._accepted.accept(head)
+        self._head = head
+        sequence, target = head.move.sequence, head.version
+        if head.expires_ms is not None and head.expires_ms <= self._catalog.clock.now_s() * 1000:
+            logger.warning("the head of channel %r has expired: nothing newer is accepted", self._channel)
+            return Step(self.version, sequence, stale=True)
+        if target is None:
+            return Step(self.version, sequence, stale=False)
+        record = self._describe(target)
+        done = self._bring(record)
+        return Step(self.version, sequence, stale=False, update=done, delivered=self._deliver(record))
+
+    def _look(self) -> Head | None:
+        if self._head is not None:
+            return self._catalog.head_if_changed(self._channel, self._head.etag) or self._head
+        head = self._catalog.head(self._channel)
+        if head is None:
+            if self._accepted.value is not None:
+                raise Corrupt(
+                    f"channel {self._channel!r} was at sequence {self._accepted.value.sequence} and is gone",
+                    remedy="the store was emptied or rolled back: restore it; to start anew, delete this subscriber's state",
+                )
+            self._catalog.run()  # the run does not exist, or has no such channel yet
+        return head
+
+    def _describe(self, target: VersionRef) -> VersionRecord:
+        if self._record is None or self._record.ref != target:
+            self._record = self._catalog.manifest_of(target.version, target.manifest)
+        return self._record
+
+    def _bring(self, record: VersionRecord) -> Update | None:
+        if self._replica.version == record.ref and self._replica.root == record.manifest.root:
+            return None
+        return update(self._replica, self._catalog, record, self._shards, progress=self._progress)
+
+    def _deliver(self, record: VersionRecord) -> int:
+        delivered = 0
+        for output in self._outputs:
+            if output.version != record.ref:
+                output.deliver(self._catalog, self._replica, record)
+                delivered += 1
+        return delivered
