@@ -11,7 +11,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.weightsync-ready
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) \
-    $(shell find weightsync/codec -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt 2>/dev/null)
+    $(shell find weightsync/codec -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt 2>/dev/null)
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 SERVICES := $(if $(PROTOS),$(shell grep -l '^service ' $(PROTOS)))
 GENERATE = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
@@ -35,7 +35,7 @@ $(READY): $(BUILD_INPUTS)
 	    $(BIN)/python -m pip install -qq -e '.[dev]' -c constraints.txt || { \
 	    echo "The installation failed; see pip's message above. It needs a package index, or wheels in PIP_FIND_LINKS." >&2; exit 1; }
 	@$(BIN)/python -c 'import weightsync.codec._kernel' 2>/dev/null || \
-	    echo "weightsync: WARNING: the C++ kernel could not be built; the slow NumPy codec is used. A C++17 compiler is needed." >&2
+	    echo "weightsync: WARNING: the C++ kernel could not be built; the slow NumPy codec is used. A C++20 compiler is needed." >&2
 	@touch $@
 
 install: $(READY)
