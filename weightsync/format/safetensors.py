@@ -90,20 +90,22 @@ def header_bytes(prefix: bytes, file_bytes: int, what: str) -> int:
     return int(length) + PREFIX_BYTES
 
 
-def parse_header(raw: bytes, file_bytes: int, what: str) -> Header:
+def parse_header(raw: bytes, file_bytes: int | None, what: str) -> Header:
     """Reads a header of which `raw` is all, in a file of `file_bytes`; `what` names the file in errors.
 
-    Raises `Corrupt` for a malformed or lying header, `Invalid` for names that are not allowed, `Unsupported` for unknown types.
+    None: the file is not there, only its header; it then has the size that its tensors take. Raises `Corrupt` for a malformed or lying
+    header, `Invalid` for names that are not allowed, `Unsupported` for unknown types.
     """
-    if header_bytes(raw[:PREFIX_BYTES], file_bytes, what) != len(raw):
+    if header_bytes(raw[:PREFIX_BYTES], len(raw) if file_bytes is None else file_bytes, what) != len(raw):
         raise Corrupt(f"the header of {what} is not as long as it says", remedy=_REMEDY)
     table = _parse_json(raw[PREFIX_BYTES:], what)
     metadata = _metadata(table.pop(_METADATA, None), what) if _METADATA in table else None
     if len(table) > MAX_TENSORS:
         raise Invalid(f"{what} has {len(table)} tensors, more than {MAX_TENSORS}")
     entries = sorted((_entry(name, value, what) for name, value in table.items()), key=lambda entry: (entry.begin, entry.end))
-    _check_places(entries, file_bytes - len(raw), what)
-    return Header(raw, metadata, tuple(entries))
+    header = Header(raw, metadata, tuple(entries))
+    _check_places(entries, header.data_bytes if file_bytes is None else file_bytes - len(raw), what)
+    return header
 
 
 def make_header(tensors: Sequence[Tensor], metadata: Mapping[str, str] | None = None) -> Header:

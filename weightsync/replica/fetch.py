@@ -96,10 +96,5 @@ class ShardSource:
 
     def _missing(self, payload: Payload, key: str) -> WeightsyncError:
         version = payload.target.version
-        boundary, _ = self._catalog.boundary()
-        if boundary is not None and boundary.hit(version):
-            return Compacted(f"version {version} of run {payload.run!r} is collected, or about to be", remedy="go on to the newest version")
-        return MissingShard(
-            f"shard {key!r} of version {version} is not in {self._catalog.store.url}",
-            remedy="it may not be visible yet: retry; if it stays away, run `weightsync verify`",
-        )
+        error = self._catalog.missing(version, f"shard {key!r}", f"payloads/{version}/{payload.base_version}-{payload.writer}")
+        return error if isinstance(error, Compacted) else MissingShard(error.message, remedy=error.remedy)

@@ -5,12 +5,13 @@ damaged is given up for another path, if there is one.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from weightsync.catalog import Catalog, VersionRecord
 from weightsync.clock import SYSTEM, Clock
-from weightsync.errors import Corrupt, WeightsyncError
+from weightsync.errors import Compacted, Corrupt, WeightsyncError
 from weightsync.failpoints import failpoint
 from weightsync.format.layout import Layout
 from weightsync.format.refs import VersionRef
@@ -47,13 +48,14 @@ class Timings:
 
 @dataclass(frozen=True)
 class Update:
-    """What an update did. `path.steps` is empty when the version was held already."""
+    """What an update did. `path.steps` is empty when the version was held already; `avoided` are payloads that proved unusable, and why."""
 
     version: VersionRef
     path: Path
     bytes_fetched: int
     bytes_cached: int
     seconds: Timings = field(default_factory=Timings)
+    avoided: tuple[tuple[Payload, WeightsyncError], ...] = ()
 
 
 class _Unusable(Exception):
@@ -79,22 +81,29 @@ def update(
     Only where memory itself proves damaged, so that going back is impossible, the replica holds nothing; it is filled anew at once.
     """
     walk = _Walk(replica, catalog, source, clock, progress or _silent)
-    avoid: set[Payload] = set()
-    first: WeightsyncError | None = None
+    avoid: dict[Payload, WeightsyncError] = {}
     while True:
         held = replica.version
         try:
             path = walk.find(target, avoid)
         except WeightsyncError as error:
-            raise first or error from None
+            # What broke the best path says more than that no other is left.
+            raise next(iter(avoid.values()), error) from None
         try:
-            return walk.go(path, target)
+            return replace(walk.go(path, target), avoided=tuple(avoid.items()))
         except _Unusable as unusable:
             # Where the base itself was lost on the way back, the payload is not to blame.
             if replica.version == held:
-                avoid.add(unusable.payload)
-                first = first or unusable.error
+                avoid[unusable.payload] = unusable.error
             _log.warning("looking for another path: %s", unusable.error)
+
+
+@contextmanager
+def _blamed(payload: Payload) -> Iterator[None]:
+    try:
+        yield
+    except (Corrupt, Compacted, MissingShard) as error:
+        raise _Unusable(payload, error) from error
 
 
 class _Walk:
@@ -105,7 +114,7 @@ class _Walk:
         self._done = self._total = 0
         self._before = (source.bytes_fetched, source.bytes_cached)
 
-    def find(self, target: VersionRecord, avoid: set[Payload]) -> Path:
+    def find(self, target: VersionRecord, avoid: Container[Payload]) -> Path:
         started = self._clock.monotonic_s()
         path = find_path(self._catalog, self._replica.version, target, avoid=avoid)
         self._seconds.path_s += self._clock.monotonic_s() - started
@@ -125,14 +134,16 @@ class _Walk:
         transition: Transition | None = None
         try:
             for payload, record in zip(path.steps, path.records, strict=True):
-                layout = self._layout(payload, record, transition)
-                table = self._catalog.digests(record.manifest, layout)
+                with _blamed(payload):
+                    layout = self._layout(payload, record, transition)
+                    table = self._catalog.digests(record.manifest, layout)
                 if transition is None:
                     transition = self._replica.begin(record.ref, layout, table, fresh=payload.form is Form.SNAPSHOT)
                 else:
                     transition.advance(record.ref, table)
-                self._step(transition, payload)
                 self._report(record.manifest.digests.nbytes)
+                with _blamed(payload):
+                    self._step(transition, payload)
             if transition is not None:
                 failpoint("subscribe.applied")
                 started = self._clock.monotonic_s()
@@ -153,23 +164,20 @@ class _Walk:
         layout = self._catalog.layout(record.manifest.layout)
         base = transition.layout if transition else self._replica.layout
         if payload.form is not Form.SNAPSHOT and (base is None or base.digest != layout.digest):
-            raise _Unusable(payload, Corrupt(f"version {record.ref.version} is a {payload.form.value} on another layout than its own"))
+            raise Corrupt(f"version {record.ref.version} is a {payload.form.value} on another layout than its own")
         return layout
 
     def _step(self, transition: Transition, payload: Payload) -> None:
-        try:
+        asked = self._clock.monotonic_s()
+        for shard, data in self._source.shards(payload):
+            failpoint("subscribe.fetched")
+            got = self._clock.monotonic_s()
+            self._seconds.fetch_s += got - asked
+            self._apply(transition, payload, shard, data)
+            self._report(shard.nbytes)
             asked = self._clock.monotonic_s()
-            for shard, data in self._source.shards(payload):
-                failpoint("subscribe.fetched")
-                got = self._clock.monotonic_s()
-                self._seconds.fetch_s += got - asked
-                self._apply(transition, payload, shard, data)
-                self._report(shard.nbytes)
-                asked = self._clock.monotonic_s()
-                self._seconds.apply_s += asked - got
-            transition.check_complete()
-        except (Corrupt, MissingShard) as error:
-            raise _Unusable(payload, error) from error
+            self._seconds.apply_s += asked - got
+        transition.check_complete()
 
     def _apply(self, transition: Transition, payload: Payload, shard: Shard, data: Buffer) -> None:
         chunks = transition.layout.first_chunks[-1]
