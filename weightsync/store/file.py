@@ -164,16 +164,18 @@ class FileStore:
             if not self._swept:
                 remove_stale(self._root, self._clock)
                 self._swept = True
-            with written(self._root, data) as temporary:
-                yield temporary
+            try:
+                with written(self._root, data) as temporary:
+                    yield temporary
+            except FileNotFoundError as error:
+                # The collector emptied a directory on the way, or took our file for a dead writer's.
+                raise Unavailable(f"{self._name(key)} was not written: its directory was removed meanwhile", remedy="retry") from error
 
     @contextmanager
     def _making(self, key: str, segments: Sequence[str]) -> Iterator[int]:
         try:
             with opened(self._root, segments, make=True) as directory:
                 yield directory
-        except FileNotFoundError as error:  # a directory on the way, or a stale temporary, was removed meanwhile
-            raise Unavailable(f"{self._name(key)} could not be written: its directory was removed meanwhile", remedy="retry") from error
         except NotADirectoryError as error:
             raise Invalid(f"{self._name(key)} lies below another object", remedy="an object's key cannot begin another's") from error
         except IsADirectoryError as error:
