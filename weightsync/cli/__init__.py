@@ -1,0 +1,13 @@
+"""The command line: one file per verb, `options` and `output` shared, no logic of its own.
+
+    app.py        the table of verbs; errors become exit codes
+    options.py    flags that many verbs share, and the `Context` that they make
+    output.py     tables for people, one JSON document for scripts, progress for who watches
+    failures.py   what went wrong, in words and as an exit code
+
+Exit codes: 0 fine, 1 found wrong, 2 used wrong, 3 unavailable, 130 interrupted.
+"""
+
+from weightsync.cli.app import main
+
+__all__ = ["main"]

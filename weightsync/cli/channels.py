@@ -1,0 +1,48 @@
+"""What `promote` and `rollback` share."""
+
+import getpass
+import platform
+from typing import Annotated
+
+import typer
+
+from weightsync.cli.context import Context
+
+Channel = Annotated[str, typer.Option("--channel", metavar="C", help="The channel to move.")]
+Expected = Annotated[
+    int | None, typer.Option("--expected-sequence", metavar="N", min=0, help="Refuse if the channel has been moved since this sequence.")
+]
+Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Who moves it, for the record; default: user@host.")]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
+
+
+def me() -> str:
+    """user@host, for records."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no entry in the user database, as in many containers
+        user = "unknown"
+    return f"{user}@{platform.node()}"
+
+
+def move(context: Context, *, channel: str, version: str, expected_sequence: int | None, who: str | None, why: str) -> None:
+    """Moves `channel` and says where it was and where it is."""
+    from weightsync.cli import look
+
+    catalog = context.catalog
+    target = look.resolve(catalog, version)
+    before = catalog.head(channel)
+    head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
+    was = before.move.version if before else 0
+    context.out.line(f"{channel}: {was or 'nothing'} -> {head.move.version}, sequence {head.move.sequence}")
+    context.out.document(
+        {
+            "channel": channel,
+            "from": was or None,
+            "version": head.move.version,
+            "sequence": head.move.sequence,
+            "epoch": head.move.epoch,
+            "who": head.move.who,
+            "why": head.move.why,
+        }
+    )

@@ -1,0 +1,104 @@
+"""`weightsync publish`: the trainer's side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from weightsync.cli import words
+from weightsync.cli.channels import Who, me
+from weightsync.cli.context import Context
+from weightsync.cli.options import CACHE, KEY, RUN, STORE, TRUST, verb
+from weightsync.errors import Invalid
+
+if TYPE_CHECKING:
+    from weightsync.publisher.result import Published
+
+
+@verb(STORE, RUN, CACHE, TRUST, KEY)
+def publish(
+    context: Context,
+    *,
+    checkpoint: Annotated[
+        Path | None, typer.Argument(metavar="CKPT", help="A Hugging Face directory or one safetensors file; index and config are optional.")
+    ] = None,
+    watch: Annotated[
+        Path | None, typer.Option("--watch", metavar="DIR", help="Publish every checkpoint that appears in DIR, until stopped.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", min=0, help="Training step; default: the last number in the checkpoint's name.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="A remark to keep with the version.")] = "",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name of the model, for a new run.")] = "",
+    who: Who = None,
+    poll_s: Annotated[float, typer.Option("--poll-s", metavar="S", min=0.05, help="With --watch: seconds between looks.")] = 2.0,
+    single_writer: Annotated[
+        bool, typer.Option("--single-writer", help="For stores without conditional writes: you vouch that nobody else publishes.")
+    ] = False,
+) -> None:
+    """Publishes a checkpoint as the next version.
+
+    Prints the version's number. What is sent is the difference to the version before; the first version, and one with other
+    tensors, is a snapshot. The base for the difference is kept in --cache and used only if it is the committed version, else it
+    is rebuilt from the store.
+
+    Examples:
+      1. One checkpoint
+           weightsync publish ./step-100 --store s3://bucket/models --run tuning
+      2. Whatever a trainer writes into a directory, until it is stopped
+           weightsync publish --watch ./checkpoints --store s3://bucket/models --run tuning
+      3. From a script
+           weightsync publish ./step-100 --store file:///data/store --run tuning --json
+    """
+    if (checkpoint is None) == (watch is None):
+        raise Invalid("give a checkpoint or --watch DIR, one of them", remedy="weightsync publish CKPT, or weightsync publish --watch DIR")
+    if watch is not None and step is not None:
+        raise Invalid("--step names one checkpoint, --watch takes many", remedy="leave --step out: steps come from the names")
+    with context.publisher(who=who or me(), model=model, single_writer=single_writer) as publisher:
+        if watch is not None:
+            from weightsync.cli.publish_watch import run
+
+            run(context, publisher, watch, note=note, poll_s=poll_s)
+        elif checkpoint is not None:
+            from weightsync.publisher.watch import step_of
+
+            report(context, publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note))
+
+
+def report(context: Context, published: "Published") -> None:
+    """One published version: its number for scripts, a sentence for people."""
+    context.out.document(document(published))
+    context.out.line(str(published.version))
+    for note in published.notes:
+        context.out.note(f"note: {note}")
+    context.out.note(sentence(published))
+
+
+def sentence(published: "Published") -> str:
+    """What was published, for people."""
+    took = words.seconds(sum(published.seconds.values()))
+    return (
+        f"version {published.version}: {published.form.value}, {words.percent(published.changed_lanes, published.lanes)} changed, "
+        f"{words.size(published.total_bytes)} sent ({words.ratio(published.checkpoint_bytes, published.total_bytes)} smaller), {took}"
+    )
+
+
+def document(published: "Published") -> dict[str, object]:
+    """What was published, for scripts."""
+    return {
+        "version": published.version,
+        "step": published.step,
+        "form": published.form.value,
+        "manifest": published.ref.manifest,
+        "changed_lanes": published.changed_lanes,
+        "lanes": published.lanes,
+        "changed": published.changed_fraction,
+        "checkpoint_bytes": published.checkpoint_bytes,
+        "payload_bytes": published.payload_bytes,
+        "total_bytes": published.total_bytes,
+        "uploaded": dict(published.uploaded),
+        "ratio": published.ratio,
+        "shards": published.shards,
+        "seconds": dict(published.seconds),
+        "notes": list(published.notes),
+    }
