@@ -20,6 +20,8 @@ class _Class:
 
     changed: int
     k: int = 0
+    inverted: bool = False
+    unchanged: int = 0  # listed instead of the changed ones when inverted
     mode: int = 0
     exceptions: int = 0
     k_exceptions: int = 0
@@ -60,7 +62,11 @@ def _read_class(reader: ByteReader, width: int, lanes: int) -> _Class:
     if changed > lanes:
         raise Malformed("the number of changes does not fit the chunk")
     byte = reader.byte()
-    found = _Class(changed, k=byte & 31, mode=byte >> 5)
+    found = _Class(changed, k=byte & 31, mode=byte >> 5 & 3, inverted=byte >= 128)
+    if found.inverted:
+        found.unchanged = reader.varint()
+        if found.unchanged + changed > lanes:
+            raise Malformed("the number of changes does not fit the chunk")
     if found.mode == 1:
         found.exceptions = reader.varint()
         if not 0 < found.exceptions <= changed:
@@ -110,12 +116,20 @@ def _read_bits(header: Header, dtype: DType, lanes: int) -> list[tuple[NDArray[n
     reader = BitReader(header.bits)
     result = []
     for c in header.classes:
-        ranks = _read_ranks(reader, c.changed, c.k, lanes)
+        ranks = _read_places(reader, c, lanes)
         signs = reader.fixed(c.changed, 1)
         magnitudes = _read_magnitudes(reader, c, dtype.lane_bytes * 8, signs)
         result.append((ranks, np.where(signs == 1, np.uint64(0) - magnitudes, magnitudes).astype(lane.LANE_TYPES[dtype.lane_bytes])))
     reader.finish()
     return result
+
+
+def _read_places(reader: BitReader, c: _Class, lanes: int) -> NDArray[np.int64]:
+    if not c.inverted:
+        return _read_ranks(reader, c.changed, c.k, lanes)
+    members = c.changed + c.unchanged  # up to the last changed one
+    unchanged = _read_ranks(reader, c.unchanged, c.k, members - 1)
+    return np.setdiff1d(np.arange(members), unchanged, assume_unique=True)
 
 
 def _read_ranks(reader: BitReader, count: int, k: int, below: int) -> NDArray[np.int64]:

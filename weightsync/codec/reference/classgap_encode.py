@@ -50,24 +50,41 @@ def _ranks(classes: NDArray[np.int64], positions: NDArray[np.int64], c: int) -> 
 def _part(ranks: NDArray[np.int64], differences: lane.Lanes) -> _Part:
     if not len(ranks):
         return _Part(b"\0", [], 0)
-    k, total, gaps = _gaps(ranks)
     width = differences.dtype.itemsize * 8
     signs = (differences >> differences.dtype.type(width - 1)).astype(np.uint64)
     magnitudes = np.where(signs == 1, differences.dtype.type(0) - differences, differences).astype(np.uint64)
+    places = _places(ranks)
     mode, fields, bits, expected = _magnitudes(magnitudes, width)
-    header = varint.put(len(ranks)) + bytes([k | mode << 5]) + fields
-    return _Part(
-        header,
-        [*rice.put_gaps(gaps, k), fixed(signs, 1), *bits],
-        rice.gap_bits(total, len(ranks), k) + len(ranks) + expected,
-    )
+    header = varint.put(len(ranks)) + bytes([places.k | mode << 5 | places.inverted << 7]) + places.field + fields
+    return _Part(header, [*rice.put_gaps(places.gaps, places.k), fixed(signs, 1), *bits], places.bits + len(ranks) + expected)
 
 
-def _gaps(ranks: NDArray[np.int64]) -> tuple[int, int, U64]:
-    """(parameter, sum of the gaps, gaps) of ascending ranks."""
+@dataclass
+class _Places:
+    """Where members of a class changed: `gaps` of those that did, or, inverted, of those that did not."""
+
+    k: int
+    gaps: U64
+    bits: int
+    inverted: bool = False
+    field: bytes = b""  # of the header: how many gaps there are, where that is not the number of changes
+
+
+def _places(ranks: NDArray[np.int64]) -> _Places:
+    direct = _gaps(ranks)
+    unchanged = np.setdiff1d(np.arange(ranks[-1]), ranks, assume_unique=True)
+    if len(unchanged) >= len(ranks):
+        return direct
+    inverted = _gaps(unchanged)
+    inverted.inverted, inverted.field = True, varint.put(len(unchanged))
+    return inverted if inverted.bits + 8 * len(inverted.field) < direct.bits else direct
+
+
+def _gaps(ranks: NDArray[np.int64]) -> _Places:
     gaps = np.diff(ranks, prepend=-1) - 1
-    total = int(ranks[-1]) + 1 - len(ranks)
-    return rice.gap_parameter(total, len(ranks)), total, gaps.astype(np.uint64)
+    total = int(ranks[-1]) + 1 - len(ranks) if len(ranks) else 0
+    k = rice.gap_parameter(total, len(ranks))
+    return _Places(k, gaps.astype(np.uint64), rice.gap_bits(total, len(ranks), k))
 
 
 def _magnitudes(magnitudes: U64, width: int) -> tuple[int, bytes, list[Bits], int]:
@@ -75,12 +92,12 @@ def _magnitudes(magnitudes: U64, width: int) -> tuple[int, bytes, list[Bits], in
     exceptions = np.flatnonzero(magnitudes > 1)
     if not len(exceptions):
         return 0, b"", [], 0
-    k_gap, total, gaps = _gaps(exceptions)
+    places = _gaps(exceptions)
     excess = magnitudes[exceptions] - np.uint64(2)
     k_excess, excess_bits = rice.magnitude_parameter(rice.length_histogram(excess), width)
-    listed = rice.gap_bits(total, len(exceptions), k_gap) + excess_bits
+    listed = places.bits + excess_bits
     k_direct, direct = rice.magnitude_parameter(rice.length_histogram(magnitudes - np.uint64(1)), width)
     if listed + 16 <= direct:
-        fields = varint.put(len(exceptions)) + bytes([k_gap, k_excess])
-        return 1, fields, [*rice.put_gaps(gaps, k_gap), *rice.put_magnitudes(excess, k_excess, width)], listed
+        fields = varint.put(len(exceptions)) + bytes([places.k, k_excess])
+        return 1, fields, [*rice.put_gaps(places.gaps, places.k), *rice.put_magnitudes(excess, k_excess, width)], listed
     return 2, bytes([k_direct]), rice.put_magnitudes(magnitudes - np.uint64(1), k_direct, width), direct

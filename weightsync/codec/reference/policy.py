@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from weightsync.codec.limits import DENSE_DENOMINATOR, DENSE_NUMERATOR
 
 # A class costs three to five bytes of header; these many changes repay the next step.
-_CLASSES_FROM = ((512, 16), (128, 8), (32, 4))
+_CLASSES_FROM = ((2048, 16), (512, 12), (128, 8), (32, 4), (16, 2))
 
 
 def too_many(changed: int, lanes: int) -> bool:

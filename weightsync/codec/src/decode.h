@@ -15,7 +15,7 @@ class Decoder {
         if (in.error) return in.error;
         if (job_.base == nullptr && header_.classes > 1) return "the frame has classes: it is no blind one";
         size_t left = static_cast<size_t>(in.end - in.at);
-        if (header_.changed * 2 > left * 8) return "the bit stream ends early";
+        if (header_.changed > left * 8) return "the bit stream ends early";
         uint8_t* bits = scratch<uint8_t>(Slot::Frame, left + 32);
         std::memcpy(bits, in.at, left);
         std::memset(bits + left, 0, 32);
@@ -36,13 +36,26 @@ class Decoder {
         for (unsigned c = 0; c < header_.classes; c++) {
             const ClassHeader& one = header_.of[c];
             next_[c] = ranks;
-            if (!get_ranks(in, ranks, one.changed, one.k, job_.lanes)) return "a gap leads beyond the end";
+            if (!read_places(in, one, ranks)) return "a gap leads beyond the end";
             if (const char* error = read_differences(in, one, differences)) return error;
             ranks += one.changed;
             *ranks++ = UINT32_MAX;  // ends the class
             differences += one.changed;
         }
         return in.finished() ? nullptr : "bytes follow the end of the bit stream";
+    }
+
+    bool read_places(BitReader& in, const ClassHeader& c, uint32_t* ranks) const {
+        if (!c.inverted) return get_ranks(in, ranks, c.changed, c.k, job_.lanes);
+        if (c.unchanged > in.end - in.at) return false;
+        uint32_t* unchanged = scratch<uint32_t>(Slot::Exceptions, c.unchanged + 1);
+        uint32_t members = c.changed + c.unchanged;  // up to the last changed one
+        if (!get_ranks(in, unchanged, c.unchanged, c.k, members - 1)) return false;
+        unchanged[c.unchanged] = members;
+        uint32_t rank = 0;
+        for (uint32_t i = 0; i <= c.unchanged; i++, rank++)
+            while (rank < unchanged[i]) *ranks++ = rank++;
+        return true;
     }
 
     static const char* read_differences(BitReader& in, const ClassHeader& c, T* out) {

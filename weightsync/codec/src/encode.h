@@ -127,12 +127,31 @@ class Encoder {
             header.changed = static_cast<uint32_t>(count);
             exceptions_.start[c + 1] = exceptions_.start[c];
             if (count) {
-                header.k = static_cast<uint8_t>(gap_parameter(sorted_.gap_total[c], count));
-                expected += gap_bits(sorted_.gap_total[c], count, header.k) + count + plan_magnitudes(c, header);
-                longest += gap_bits(sorted_.gap_total[c], count, header.k) + count + longest_magnitudes(header);
+                uint64_t bits = plan_places(c, header) + count;
+                expected += bits + plan_magnitudes(c, header);
+                longest += bits + longest_magnitudes(header);
             }
             expected += 8 * class_header_bytes(header);
         }
+    }
+
+    // Chooses whether the changed members are listed or the unchanged ones; returns the bits that takes at most.
+    uint64_t plan_places(unsigned c, ClassHeader& header) {
+        uint64_t count = header.changed, unchanged = sorted_.gap_total[c];
+        unsigned k = gap_parameter(unchanged, count);
+        uint64_t bits = gap_bits(unchanged, count, k);
+        header.k = static_cast<uint8_t>(k);
+        if (unchanged >= count) return bits;
+        const uint32_t* gaps = sorted_.gaps + sorted_.start[c];
+        uint64_t before_last = unchanged ? count - 1 : 0;  // changed members before the last unchanged one
+        while (before_last && gaps[before_last] == 0) before_last--;
+        k = gap_parameter(before_last, unchanged);
+        uint64_t inverted_bits = gap_bits(before_last, unchanged, k);
+        if (inverted_bits + 8 * varint_bytes(static_cast<uint32_t>(unchanged)) >= bits) return bits;
+        header.inverted = true;
+        header.unchanged = static_cast<uint32_t>(unchanged);
+        header.k = static_cast<uint8_t>(k);
+        return inverted_bits;
     }
 
     static uint64_t longest_magnitudes(const ClassHeader& header) {
@@ -198,7 +217,8 @@ class Encoder {
     void write_class(BitWriter& out, unsigned c) {
         const ClassHeader& header = header_.of[c];
         T* differences = sorted_.differences + sorted_.start[c];
-        put_gaps(out, sorted_.gaps + sorted_.start[c], header.changed, header.k);
+        if (header.inverted) put_inverted(out, sorted_.gaps + sorted_.start[c], header);
+        else put_gaps(out, sorted_.gaps + sorted_.start[c], header.changed, header.k);
         put_signs(out, differences, header.changed);
         unsigned width = 8 * sizeof(T);
         if (header.mode == kExceptions) {
@@ -208,6 +228,14 @@ class Encoder {
             for (uint32_t i = 0; i < header.changed; i++) differences[i] = static_cast<T>(magnitude(differences[i]) - 1);
             put_magnitudes(out, differences, header.changed, header.k_magnitudes, width);
         }
+    }
+
+    static void put_inverted(BitWriter& out, const uint32_t* gaps, const ClassHeader& header) {
+        uint32_t* runs = scratch<uint32_t>(Slot::Ranks, header.unchanged);
+        uint32_t listed = 0, run = 0;
+        for (uint32_t i = 0; i < header.changed; i++, run++)
+            for (uint32_t j = 0; j < gaps[i]; j++, run = 0) runs[listed++] = run;
+        put_gaps(out, runs, header.unchanged, header.k);
     }
 
     static void put_signs(BitWriter& out, const T* differences, size_t count) {

@@ -9,6 +9,8 @@ enum Mode : uint8_t { kAllOne = 0, kExceptions = 1, kDirect = 2 };
 struct ClassHeader {
     uint32_t changed = 0;
     uint8_t k = 0, mode = kAllOne;
+    bool inverted = false;   // the members that did not change are listed, up to the last that did
+    uint32_t unchanged = 0;  // how many those are
     uint32_t exceptions = 0;
     uint8_t k_exceptions = 0, k_magnitudes = 0;
 };
@@ -19,7 +21,7 @@ struct Header {
     ClassHeader of[kMaxClasses];
 };
 
-constexpr size_t kLongestHeader = 2 + 5 + kMaxClasses * 13;  // bytes
+constexpr size_t kLongestHeader = 2 + 5 + kMaxClasses * 18;  // bytes
 
 inline size_t varint_bytes(uint32_t value) { return value < 1u << 7 ? 1 : value < 1u << 14 ? 2 : value < 1u << 21 ? 3 : value < 1u << 28 ? 4 : 5; }
 
@@ -31,7 +33,8 @@ inline uint8_t* put_varint(uint8_t* out, uint32_t value) {
 
 inline size_t class_header_bytes(const ClassHeader& c) {
     if (c.changed == 0) return 1;
-    return varint_bytes(c.changed) + 1 + (c.mode == kExceptions ? varint_bytes(c.exceptions) + 2 : c.mode == kDirect ? 1 : 0);
+    size_t places = varint_bytes(c.changed) + 1 + (c.inverted ? varint_bytes(c.unchanged) : 0);
+    return places + (c.mode == kExceptions ? varint_bytes(c.exceptions) + 2 : c.mode == kDirect ? 1 : 0);
 }
 
 inline uint8_t* put_header(uint8_t* out, const Header& header) {
@@ -42,7 +45,8 @@ inline uint8_t* put_header(uint8_t* out, const Header& header) {
         const ClassHeader& one = header.of[c];
         out = put_varint(out, one.changed);
         if (one.changed == 0) continue;
-        *out++ = static_cast<uint8_t>(one.k | one.mode << 5);
+        *out++ = static_cast<uint8_t>(one.k | one.mode << 5 | one.inverted << 7);
+        if (one.inverted) out = put_varint(out, one.unchanged);
         if (one.mode == kExceptions) {
             out = put_varint(out, one.exceptions);
             *out++ = one.k_exceptions;
@@ -89,7 +93,10 @@ inline void get_class(ByteReader& in, ClassHeader& c, unsigned width, size_t lan
     if (c.changed > lanes) return in.fail("the number of changes does not fit the chunk");
     unsigned byte = in.byte();
     c.k = byte & 31;
-    c.mode = static_cast<uint8_t>(byte >> 5);
+    c.mode = byte >> 5 & 3;
+    c.inverted = byte >= 128;
+    if (c.inverted) c.unchanged = in.varint();
+    if (uint64_t{c.changed} + c.unchanged > lanes) return in.fail("the number of changes does not fit the chunk");
     if (c.mode == kExceptions) {
         c.exceptions = in.varint();
         if (c.exceptions == 0 || c.exceptions > c.changed) return in.fail("the number of exceptions does not fit the class");

@@ -8,8 +8,8 @@ inline bool too_many(uint64_t changed, uint64_t lanes) { return changed * kDense
 inline bool too_large(uint64_t bits, uint64_t nbytes) { return bits > nbytes * 7; }
 
 inline unsigned class_count(uint64_t changed, unsigned exponent_bits, unsigned wanted) {
-    unsigned count = wanted ? wanted : changed >= 512 ? 16 : changed >= 128 ? 8 : changed >= 32 ? 4 : 1;
-    unsigned exponents = 1u << exponent_bits;
+    unsigned fitting = changed >= 2048 ? 16 : changed >= 512 ? 12 : changed >= 128 ? 8 : changed >= 32 ? 4 : changed >= 16 ? 2 : 1;
+    unsigned count = wanted ? wanted : fitting, exponents = 1u << exponent_bits;
     return count < exponents ? count : exponents;
 }
 
