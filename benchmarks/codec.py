@@ -10,6 +10,7 @@ alone.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -77,7 +78,7 @@ def small_tensors(tensors: int = SMALL_TENSORS, lanes: int = SMALL_LANES, repeat
     return {"tensors": tensors, "lanes": lanes, "encode_us": median(encode_s) * micro, "decode_us": median(decode_s) * micro}
 
 
-def contest_all(pairs: list[Pair], repeats: int, baseline: Baseline) -> list[dict[str, Any]]:
+def contest_all(pairs: Iterable[Pair], repeats: int, baseline: Baseline) -> list[dict[str, Any]]:
     """Each pair through every codec."""
     found = []
     for pair in pairs:
@@ -99,7 +100,7 @@ def main(
 ) -> None:
     """Compare codecs and print a table."""
     console, nbytes, baseline = Console(width=150), parse_size(size), Baseline()
-    chosen = successive(pairs) if pairs else [generate.make_pair(nbytes, rate) for rate in lr or RATES]
+    chosen = successive(pairs) if pairs else (generate.make_pair(nbytes, rate) for rate in lr or RATES)
     results: dict[str, Any] = circumstances()
     results["pairs"] = contest_all(chosen, repeats, baseline)
     results["baselines"] = baseline.results()

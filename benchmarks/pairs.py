@@ -127,9 +127,10 @@ def load_pair(old: Path, new: Path) -> Pair:
     return Pair(new.name, tuple(tensors))
 
 
-def successive(directory: Path) -> list[Pair]:
-    """All neighbouring pairs of the checkpoints in `directory` (files or directories), in name order."""
+def successive(directory: Path) -> Iterator[Pair]:
+    """All neighbouring pairs of the checkpoints in `directory` (files or directories), in name order, one in memory at a time."""
     entries = sorted(path for path in directory.iterdir() if path.suffix == ".safetensors" or any(path.glob("*.safetensors")))
     if len(entries) < 2:
         raise Invalid(f"{directory} holds {len(entries)} checkpoints", remedy="at least two are needed to make a pair")
-    return [load_pair(old, new) for old, new in pairwise(entries)]
+    for old, new in pairwise(entries):
+        yield load_pair(old, new)

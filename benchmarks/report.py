@@ -11,7 +11,7 @@ from rich.table import Table
 
 Json = dict[str, Any]
 OURS = "#c2410c"
-THEIRS = "#475569"
+MARKS = ((OURS, "*"), ("#f59e0b", "*"), ("#0f766e", "o"), ("#1d4ed8", "s"), ("#6b21a8", "^"), ("#475569", "D"))  # in the order of codecs
 
 
 def show(results: Json, console: Console) -> None:
@@ -89,43 +89,43 @@ def _lines(results: Json) -> list[str]:
 def plot(results: Json, path: Path) -> None:
     """Ratio against encode and decode speed for the first pair, at the width of a README; PNG or SVG by the suffix."""
     pair, base = results["pairs"][0], results["baselines"]
-    with mpl.rc_context(
-        {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "weightsync", "axes.spines.top": False, "axes.spines.right": False}
-    ):
-        figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), sharey=True, layout="constrained")
+    style: dict[Any, Any] = {
+        "font.size": 9.5,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "weightsync",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with mpl.rc_context(style):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), sharey=True, layout="constrained")
         for axis, what in zip(axes, ("encode", "decode"), strict=True):
             _panel(axis, pair, what, base["memcpy_gb_s"])
         axes[0].set_ylabel("times smaller than the checkpoint")
-        figure.suptitle(f"One step of RL, {pair['density']:.2%} of the bf16 values changed", fontsize=10)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        figure.suptitle(f"One step of RL, {pair['density']:.2%} of the bf16 values changed", fontsize=10.5)
         figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
         plt.close(figure)
 
 
 def _panel(axis: Axes, pair: Json, what: str, memcpy: float) -> None:
     limit = pair["limit"]["ratio"]
-    axis.set(
-        xscale="log", yscale="log", xlabel=f"{what}, GB of checkpoint per second of one core, digests included", ylim=(20, 1.35 * limit)
-    )
+    axis.set(xscale="log", yscale="log", xlabel=f"{what}: GB of checkpoint per second of one core", ylim=(20, 1.35 * limit))
     axis.axhline(limit, color=OURS, linestyle="--", linewidth=1)
     axis.annotate(f"entropy limit {limit:.0f}x", (0.01, limit), xycoords=("axes fraction", "data"), va="bottom", color=OURS)
     axis.axvline(memcpy, color="#94a3b8", linestyle=":", linewidth=1)
-    axis.annotate("memcpy", (memcpy, 21), rotation=90, ha="right", va="bottom", color="#64748b")
-    points = [(codec[f"{what}_gb_s"], codec["ratio"], codec) for codec in pair["codecs"] if codec["ratio"]]
-    for speed, ratio, codec in points:
-        ours = codec["who"] == "weightsync"
-        axis.scatter(speed, ratio, s=70 if ours else 36, color=OURS if ours else THEIRS, marker="*" if ours else "o", zorder=3)
-        label = f"{codec['name']} {ratio:.0f}x"
-        axis.annotate(label, (speed, ratio), xytext=_offset(codec["name"]), textcoords="offset points", color=OURS if ours else THEIRS)
-    speeds = [speed for speed, _, _ in points]
-    axis.set_xlim(0.6 * min(speeds), 1.5 * max(*speeds, memcpy))
-    ticks = [tick for tick in (0.25, 0.5, 1, 2, 4, 8, 16, 32) if 0.6 * min(speeds) < tick < 1.5 * max(*speeds, memcpy)]
+    axis.annotate("memcpy", (memcpy, 22), rotation=90, ha="right", va="bottom", color="#64748b")
+    codecs = [codec for codec in pair["codecs"] if codec["ratio"]]
+    for codec, (color, marker) in zip(codecs, MARKS, strict=False):
+        label = f"{codec['name']}: {codec['ratio']:.0f}x"
+        axis.scatter(
+            codec[f"{what}_gb_s"], codec["ratio"], s=130 if marker == "*" else 48, color=color, marker=marker, label=label, zorder=3
+        )
+    speeds = [codec[f"{what}_gb_s"] for codec in codecs]
+    low, high = 0.7 * min(speeds), 1.4 * max(*speeds, memcpy)
+    axis.set_xlim(low, high)
+    ticks = [2.0**power for power in range(-6, 7) if low < 2.0**power < high]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_xticks([], minor=True)
     axis.set_yticks([25, 50, 100, 200], ["25x", "50x", "100x", "200x"])
     axis.set_yticks([], minor=True)
     axis.grid(alpha=0.2)
-
-
-def _offset(name: str) -> tuple[int, int]:
-    """Where a label stands, so that XOR and XOR planes do not cover each other."""
-    return (6, 5) if "planes" in name or "blind" in name else (6, -11)

@@ -90,7 +90,7 @@ def test_a_chunk_without_changes_costs_nothing() -> None:
 
 def test_pairs_from_files(tmp_path: Path) -> None:
     generate.main(tmp_path, size="200KB", steps=2, lr=1e-4)
-    first, second = successive(tmp_path)
+    first, second = list(successive(tmp_path))
     assert all((a.new == b.old).all() for a, b in zip(first.tensors, second.tensors, strict=True))
     assert 0 < first.changed < first.nbytes
     write_tensors(tmp_path / "other.safetensors", {"x": (dtype_named("F32"), (2,), np.zeros(2, np.uint32))})
