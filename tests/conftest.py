@@ -21,4 +21,5 @@ def _only_our_own_settings(tmp_path_factory):
                 patch.delenv(name)
         for name in ("CACHE", "CONFIG", "DATA", "STATE"):
             patch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+        patch.setenv("WEIGHTSYNC_IMAGES", str(home / "images"))  # nothing may stay in shared memory
         yield

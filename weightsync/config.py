@@ -40,6 +40,13 @@ class Settings(BaseSettings):
     store: str | None = Field(None, description="file:///absolute/path, s3://bucket/prefix or mem://name")
     run: str | None = Field(None, description="name of the run in the store")
     cache: Path = Field(default_factory=default_cache, description="verified objects, images and publisher bases; safe to delete")
+    cache_max_bytes: int = Field(64 << 30, ge=0, description="verified objects kept for restarts and rebuilds")
+    images: Path | None = Field(
+        None,
+        description="where subscribers keep their images of the weights; default: shared memory where there is 1 GiB of it, else cache",
+    )
+    trusted_keys: Path | None = Field(None, description="TOML file of public keys; without it nothing needs a signature")
+    key: Path | None = Field(None, description="file with the key that signs what this process writes")
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     log_json: bool = False
 

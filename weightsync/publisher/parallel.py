@@ -12,8 +12,12 @@ Result = TypeVar("Result")
 def in_order(function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, window: int) -> Iterator[Result]:
     """`function` of each item, in order; at most `window` results are computed ahead of the consumer.
 
-    An exception of `function` comes out in its place. When the iterator ends or is closed, no call is running any more.
+    An exception of `function` comes out in its place. When the iterator ends or is closed, no call is running any more. One thread is
+    the caller's own.
     """
+    if threads == 1:
+        yield from map(function, items)
+        return
     pending: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="weightsync-diff") as pool:
         try:

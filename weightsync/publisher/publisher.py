@@ -21,7 +21,7 @@ from weightsync.publisher.checkpoint import open_checkpoint
 from weightsync.publisher.commit import Attempt, Phases, Settings, Task
 from weightsync.publisher.result import Published
 from weightsync.publisher.source import Chunking, Source
-from weightsync.replica.fetch import ShardSource
+from weightsync.replica.fetch import MissingShard, ShardSource
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import update
 from weightsync.store.oserrors import named_errors
@@ -77,12 +77,14 @@ class Publisher:
 
     def publish_checkpoint(self, path: Path, *, step: int | None = None, note: str = "", snapshot: bool = False) -> Published:
         """Publishes a Hugging Face directory or a safetensors file. Errors: see `open_checkpoint` and `publish`."""
+        phases = Phases(self._catalog.clock)
         if self._claim is None:
             open_checkpoint(path).close()  # a bad input must not stop the publisher that is at work
-            self._ready(rebuild=not snapshot)
+            with phases.measure("base"):
+                self._ready(rebuild=not snapshot)
         source = open_checkpoint(path, self.chunking)
         try:
-            return self.publish(source, step=step, note=note, snapshot=snapshot)
+            return self._guarded(source, step, note, snapshot=snapshot, phases=phases)
         finally:
             source.close()
 
@@ -93,7 +95,19 @@ class Publisher:
         `Unavailable` and its kin when store or disk fail, `Invalid` when the input changed while it was read. After any of them the base
         and the committed version are what they were, and publishing may be tried again; `OutcomeUnknown` leaves open which version it is.
         """
-        phases = Phases(self._catalog.clock)
+        return self._guarded(source, step, note, snapshot=snapshot, phases=Phases(self._catalog.clock))
+
+    def close(self) -> None:
+        """Releases the replica."""
+        self._replica.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _guarded(self, source: Source, step: int | None, note: str, *, snapshot: bool, phases: Phases) -> Published:
         try:
             with named_errors("publishing"):
                 with phases.measure("base"):
@@ -107,16 +121,6 @@ class Publisher:
         except BaseException:
             self._doubtful = True
             raise
-
-    def close(self) -> None:
-        """Releases the replica."""
-        self._replica.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def _publish(self, task: Task, phases: Phases) -> Published:
         number = self._catalog.next_number(task.claim)
@@ -133,7 +137,7 @@ class Publisher:
                 attempt.abort()
                 raise
             self._parent = attempt.promote()
-            self._known.update(ref.digest for ref, _ in task.source.objects)
+            self._known.update((self._parent.manifest.files.digest, *(ref.digest for ref, _ in task.source.objects)))
             return attempt.result([self._base_lost] if self._base_lost else [])
         raise Unavailable(f"{MAX_ATTEMPTS} version numbers in a row were taken by others", remedy="look for another publisher of this run")
 
@@ -176,6 +180,6 @@ class Publisher:
             return
         try:
             update(self._replica, self._catalog, parent, self._shards)
-        except (NotFound, Corrupt, Compacted) as error:
+        except (NotFound, Corrupt, Compacted, MissingShard) as error:
             self._base_lost = f"version {parent.ref.version} could not be rebuilt, sent as a snapshot: {error}"
             logger.warning("%s", self._base_lost)

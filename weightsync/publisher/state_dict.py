@@ -119,4 +119,6 @@ def stage(plan: Plan, buffer: NDArray[np.uint8], files: Mapping[str, bytes] | No
 def _small(name: str, content: bytes) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise Invalid(f"file {name!r} has {len(content)} bytes, more than {MAX_FILE_BYTES}")
+    if name.casefold().endswith(".safetensors"):
+        raise Invalid(f"file {name!r} would be taken for tensors", remedy="publish its tensors instead")
     return content

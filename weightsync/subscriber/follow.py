@@ -12,7 +12,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from weightsync.catalog import Catalog, Head, VersionRecord
 from weightsync.clock import jitter
@@ -137,6 +138,12 @@ class Subscriber:
             output.close()
         self._replica.close()
         self._accepted.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def _step(self) -> Step:
         head = self._look()

@@ -1,0 +1,105 @@
+"""Puts the parts together from settings: what runs where on this host.
+
+    <cache>/objects                 verified objects, bounded, shared by all runs
+    <cache>/publisher/<run>-<id>    the base of a publisher
+    <cache>/accepted/<run>-<id>     what a subscriber has accepted of its channel
+    <images>/<run>-<id>             the image of a subscriber; by default in shared memory
+
+`<id>` tells apart stores, channels and caches, so that two subscribers share nothing unless they are the same one.
+"""
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+from blake3 import blake3
+
+from weightsync.catalog import Catalog
+from weightsync.clock import SYSTEM, Clock
+from weightsync.config import Settings
+from weightsync.errors import Invalid
+from weightsync.format.keys import LATEST
+from weightsync.publisher.commit import Settings as PublishSettings
+from weightsync.publisher.publisher import Publisher
+from weightsync.replica.cache import ObjectCache
+from weightsync.replica.fetch import ShardSource
+from weightsync.replica.replica import Replica
+from weightsync.replica.update import Progress
+from weightsync.store.api import ObjectStore
+from weightsync.subscriber.follow import Output, Subscriber
+from weightsync.subscriber.outputs import DirectoryOutput
+from weightsync.subscriber.state import AcceptedFile
+from weightsync.trust import load_policy
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the kernel's, not a predictable file in it: directories there are checked for their owner
+LEAST_SHARED_BYTES = 1 << 30  # containers often get 64 MiB: no place for weights
+
+
+def open_catalog(settings: Settings, store: ObjectStore, *, single_writer: bool = False, clock: Clock = SYSTEM) -> Catalog:
+    """The run that the settings name, in `store`. Raises `Invalid` when they name none."""
+    if settings.run is None:
+        raise Invalid("no run was named", remedy="give --run RUN, or set WEIGHTSYNC_RUN")
+    policy = load_policy(settings.trusted_keys, settings.key)
+    return Catalog(store, settings.run, policy=policy, single_writer=single_writer, clock=clock)
+
+
+def open_publisher(
+    settings: Settings,
+    store: ObjectStore,
+    *,
+    who: str,
+    model: str = "",
+    single_writer: bool = False,
+    publish: PublishSettings | None = None,
+    clock: Clock = SYSTEM,
+) -> Publisher:
+    """A publisher whose base lies in the cache. It has not claimed the run yet. Raises `Conflict` while another one uses the base."""
+    catalog = open_catalog(settings, store, single_writer=single_writer, clock=clock)
+    replica = Replica(settings.cache / "publisher" / _name(settings, store, "publisher"), clock=clock)
+    return Publisher(catalog, replica, ShardSource(catalog), who=who, model=model, settings=publish)
+
+
+def open_subscriber(
+    settings: Settings,
+    store: ObjectStore,
+    *,
+    channel: str = LATEST,
+    out: Path | None = None,
+    keep: int = 2,
+    progress: Progress | None = None,
+    clock: Clock = SYSTEM,
+) -> Subscriber:
+    """A subscriber with its image, and the directory `out` as its output. Raises `Conflict` while another one uses either."""
+    catalog = open_catalog(settings, store, clock=clock)
+    name = _name(settings, store, f"subscriber\0{channel}")
+    with ExitStack() as stack:
+        accepted = AcceptedFile(settings.cache / "accepted" / name, catalog.keys.run, channel)
+        stack.callback(accepted.close)
+        outputs: list[Output] = []
+        if out is not None:
+            outputs.append(DirectoryOutput(out, keep=keep))
+            stack.callback(outputs[0].close)
+        cache = ObjectCache(settings.cache / "objects", settings.cache_max_bytes, clock=clock)
+        replica = Replica(images(settings) / name, clock=clock)
+        subscriber = Subscriber(
+            catalog, replica, ShardSource(catalog, cache), accepted, channel=channel, outputs=outputs, progress=progress
+        )
+        stack.pop_all()
+    return subscriber
+
+
+def images(settings: Settings) -> Path:
+    """Where images lie: where the settings say, else in shared memory, else (where that is too small to be meant for it) in the cache."""
+    if settings.images is not None:
+        return settings.images
+    try:
+        shared = os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).total >= LEAST_SHARED_BYTES
+    except OSError:
+        shared = False
+    return SHARED_MEMORY / f"weightsync-{os.geteuid()}" if shared else settings.cache / "images"
+
+
+def _name(settings: Settings, store: ObjectStore, role: str) -> str:
+    parts = (store.url, settings.run or "", role, str(settings.cache.absolute()))
+    return f"{settings.run}-{blake3(chr(0).join(parts).encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
