@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from weightsync.store.s3 import download, upload
 from weightsync.testing.s3_server import S3Server, seaweedfs
 
 
@@ -11,6 +12,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A SeaweedFS for the whole session."""
     with seaweedfs(Path(tmp_path_factory.mktemp("seaweedfs"))) as running:
         yield running
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits objects where S3 just allows it, so that tests need not move much."""
+    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(upload, "SINGLE_BYTES", 5 << 20)
+    monkeypatch.setattr(download, "RANGE_BYTES", 3 << 20)
 
 
 @pytest.fixture

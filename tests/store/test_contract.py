@@ -27,9 +27,9 @@ class TestMemory(ObjectStoreContract):
 
 
 @pytest.mark.s3
-@pytest.mark.usefixtures("credentials")
+@pytest.mark.usefixtures("credentials", "small_parts")
 class TestS3(ObjectStoreContract):
-    large_bytes = (32 << 20) + 1_000_003
+    large_bytes = (10 << 20) + 1_000_003
 
     @pytest.fixture
     def store(self, server: S3Server) -> Iterator[ObjectStore]:
