@@ -19,17 +19,18 @@ STOP_S = 10.0
 
 
 class Follower:
-    """One `weightsync subscribe` process. Its directory of checkpoints is `out`."""
+    """One `weightsync subscribe` process. Its directory of checkpoints is `out`; all it keeps lies in `home` and `images`."""
 
-    def __init__(self, name: str, arguments: Sequence[str], home: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], home: Path, images: Path) -> None:
         self.name = name
         self.out = home / name
         self._log = (home / f"{name}.log").open("w+b")
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         command = [sys.executable, "-m", "weightsync", "subscribe", *arguments]
-        command += ["--out", str(self.out), "--cache", str(home / f"{name}.cache"), "--json"]
+        command += ["--out", str(self.out), "--cache", str(home / f"{name}.cache"), "--images", str(images / name), "--json"]
         # A session of its own: Ctrl-C reaches us alone, and we stop the followers in order.
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True, env=_environment())
+        environment = _environment() | {"WEIGHTSYNC_IMAGES": str(home / f"{name}.images")}  # nothing of a demo stays in shared memory
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True, env=environment)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -74,8 +75,8 @@ class Follower:
 class Followers:
     """Some followers of one run; a context manager that leaves no process behind."""
 
-    def __init__(self, count: int, arguments: Sequence[str], home: Path) -> None:
-        self._make = [(f"subscriber-{number}", arguments, home) for number in range(1, count + 1)]
+    def __init__(self, count: int, arguments: Sequence[str], home: Path, images: Path) -> None:
+        self._make = [(f"subscriber-{number}", arguments, home, images) for number in range(1, count + 1)]
         self.all: list[Follower] = []
 
     def __enter__(self) -> Self:
