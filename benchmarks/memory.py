@@ -8,7 +8,6 @@ The peak of a process is what the kernel keeps as its high-water mark; the parts
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from weightsync.errors import WeightsyncError
 
 POLL_S = 0.005
 RUN = "memory"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where images of the weights live
 FIELDS = {"VmHWM": "peak", "RssAnon": "anonymous", "RssFile": "files", "RssShmem": "shared"}
 
 
@@ -45,15 +45,13 @@ def _status(pid: int) -> dict[str, int]:
     return {name: int(fields[field].split()[0]) * 1024 for field, name in FIELDS.items() if field in fields}
 
 
-def peak(command: Sequence[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
+def peak(command: Sequence[str]) -> dict[str, Any]:
     """Run `command`; bytes of its peak and of the largest seen parts of it, and its wall time.
 
     The mark belongs to the new program's memory, not (as `ru_maxrss` would) to what its parent held when it forked.
     """
     start = time.perf_counter()
-    child = subprocess.Popen(
-        command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     highest: dict[str, int] = {}
     while child.poll() is None:
         for name, value in _status(child.pid).items():
@@ -71,22 +69,27 @@ def measure(nbytes: int, directory: Path) -> dict[str, Any]:
     steps = sorted((directory / "checkpoints").iterdir())
     weightsync = [sys.executable, "-m", "weightsync"]
     where = ["--store", f"file://{directory / 'store'}", "--run", RUN]
-    home = {name: str(directory / name) for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME")}
     found: dict[str, Any] = {"nbytes": sum(path.stat().st_size for path in steps[0].iterdir())}
-    for name, step in zip(("snapshot", "delta"), steps, strict=True):
-        found[f"publish_{name}"] = peak([*weightsync, "publish", str(step), *where], home)
-        found[f"subscribe_{name}"] = peak([*weightsync, "subscribe", *where, "--once", "--out", str(directory / "out")], home)
+    with TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else directory) as images:
+        there = ["--images", images, "--cache", str(directory / "there"), "--out", str(directory / "out")]
+        for name, step in zip(("snapshot", "delta"), steps, strict=True):
+            found[f"publish_{name}"] = peak([*weightsync, "publish", str(step), *where, "--cache", str(directory / "here")])
+            found[f"subscribe_{name}"] = peak([*weightsync, "subscribe", *where, "--once", *there])
     return found
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="peak memory in MB (x model)", title_justify="left")
-    for column in ("model MB", "publish snapshot", "publish delta", "subscribe snapshot", "subscribe delta"):
+    table = Table(title="peak memory in MB, of it anonymous (neither image nor files)", title_justify="left")
+    sides = ("publish_snapshot", "publish_delta", "subscribe_snapshot", "subscribe_delta")
+    for column in ("model", *(side.replace("_", " ") for side in sides)):
         table.add_column(column, justify="right")
     for row in rows:
-        peaks = [row[key]["peak"] for key in ("publish_snapshot", "publish_delta", "subscribe_snapshot", "subscribe_delta")]
-        table.add_row(f"{row['nbytes'] / 1e6:.0f}", *(f"{value / 1e6:.0f} ({value / row['nbytes']:.2f})" for value in peaks))
+        table.add_row(_mb(row["nbytes"]), *(f"{_mb(row[side]['peak'])}, {_mb(row[side]['anonymous'])}" for side in sides))
     return table
+
+
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.0f}"
 
 
 def main(
@@ -100,7 +103,7 @@ def main(
     for size in sizes.split(","):
         with TemporaryDirectory(dir=scratch) as directory:
             rows.append(measure(parse_size(size), Path(directory)))
-    Console().print(_table(rows))
+    Console(width=110).print(_table(rows))
     if output:
         output.write_text(json.dumps({**circumstances(), "sizes": rows}, indent=1) + "\n")
 

@@ -111,7 +111,7 @@ class Xor:
     """XOR of the bits, through zstd."""
 
     name = "XOR, zstd-1"
-    who = "slime, miles, SkyRL, ModelExpress, Stitch"
+    who = "slime, SkyRL, ModelExpress"
 
     def __init__(self) -> None:
         self._scratch = _Scratch()
