@@ -1,6 +1,7 @@
 """What is marked or condemned for collection: writers look before and after they write, readers when an object is missing."""
 
 from weightsync.catalog.context import Context
+from weightsync.catalog.records import naming
 from weightsync.errors import Compacted, NotFound, Unavailable, WeightsyncError
 from weightsync.format.envelope import Envelope
 from weightsync.format.limits import MAX_RECORD_BYTES
@@ -17,7 +18,8 @@ def read_boundary(ctx: Context) -> tuple[Boundary | None, str | None]:
         found = ctx.store.get(key, max_bytes=MAX_RECORD_BYTES)
     except NotFound:
         return None, None
-    return Boundary.from_envelope(Envelope.parse(found.data, ctx.name(key)), run=ctx.run), found.etag
+    with naming(ctx, key):
+        return Boundary.from_envelope(Envelope.parse(found.data, ctx.name(key)), run=ctx.run), found.etag
 
 
 def look(ctx: Context, *versions: int) -> None:

@@ -67,7 +67,7 @@ class Catalog:
         self.keys = RunKeys(run)
         self.policy = policy
         self.clock = clock
-        heads: HeadWriter = SingleWriter(store) if single_writer else Conditional(store, f"{self.keys.prefix}probes/", capability)
+        heads: HeadWriter = SingleWriter(store) if single_writer else Conditional(store, self.keys.probes, capability)
         self._ctx = Context(store, self.keys, heads, policy, clock, new_id, jitter, patience)
         self._reader = Reader(self._ctx)
         self._payloads = Payloads(self._ctx, self._reader)

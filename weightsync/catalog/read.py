@@ -7,7 +7,7 @@ from weightsync.catalog.boundary import missing
 from weightsync.catalog.context import Context
 from weightsync.catalog.heads import MAX_HEAD_BYTES
 from weightsync.catalog.history import History
-from weightsync.catalog.records import fetch, fetch_object, read_head, read_manifest
+from weightsync.catalog.records import fetch, fetch_object, naming, read_head, read_manifest
 from weightsync.catalog.values import Head, VersionRecord
 from weightsync.errors import Invalid, NotFound, Unavailable, WeightsyncError
 from weightsync.format.digests import DigestTable
@@ -45,7 +45,9 @@ class Reader:
                 f"run {self._ctx.run!r} does not exist in {self._ctx.store.url}",
                 remedy="check --run and --store; the first `weightsync publish` makes the run",
             ) from None
-        return Run.from_envelope(self._ctx.policy.check(envelope, Role.PUBLISHER, self._ctx.name(key)), run=self._ctx.run)
+        self._ctx.policy.check(envelope, Role.PUBLISHER, self._ctx.name(key))
+        with naming(self._ctx, key):
+            return Run.from_envelope(envelope, run=self._ctx.run)
 
     def head(self, channel: str) -> Head | None:
         """Where `channel` points; None when nobody has moved it yet."""
@@ -120,7 +122,9 @@ class Reader:
         """A table of tensors; the last few are kept."""
         known = self._layouts.get(ref.digest)
         if known is None:
-            known = Layout.parse(self._object(self._ctx.keys.layout(ref.digest), ref, MAX_LAYOUT_BYTES))
+            key = self._ctx.keys.layout(ref.digest)
+            with naming(self._ctx, key):
+                known = Layout.parse(self._object(key, ref, MAX_LAYOUT_BYTES))
             while len(self._layouts) >= LAYOUTS_KEPT:
                 self._layouts.pop(next(iter(self._layouts), ""), None)
             self._layouts[ref.digest] = known
@@ -135,11 +139,14 @@ class Reader:
             data = fetch_object(self._ctx, key, manifest.digests, MAX_DIGESTS_BYTES)
         except NotFound:
             raise missing(self._ctx, manifest.version, "the table of leaves") from None
-        return DigestTable.parse(layout, data, manifest.root)
+        with naming(self._ctx, key):
+            return DigestTable.parse(layout, data, manifest.root)
 
     def file_table(self, ref: Ref) -> FileTable:
         """A table of files."""
-        return FileTable.parse(self._object(self._ctx.keys.file(ref.digest), ref, MAX_LAYOUT_BYTES))
+        key = self._ctx.keys.file(ref.digest)
+        with naming(self._ctx, key):
+            return FileTable.parse(self._object(key, ref, MAX_LAYOUT_BYTES))
 
     def file(self, ref: Ref) -> bytes:
         """A small file, or a safetensors header."""

@@ -88,6 +88,11 @@ class RunKeys:
         """An expiring claim on a version."""
         return f"{self.run}/leases/{check_plain(holder, 'holder')}"
 
+    @property
+    def probes(self) -> str:
+        """Prefix of the short-lived objects that try out what a store can do."""
+        return f"{self.run}/probes/"
+
     def parse_payload(self, key: str) -> tuple[int, int, str] | None:
         """(version, base, writer) of a payload's key; None for any other key."""
         match = _PAYLOAD.fullmatch(key.removeprefix(self.prefix))
