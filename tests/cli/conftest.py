@@ -45,7 +45,13 @@ class Cli:
     @property
     def env(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("WEIGHTSYNC_", "AWS_", "XDG_"))}
-        kept |= {"HOME": str(self.home), "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1"}
+        kept |= {
+            "HOME": str(self.home),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "error",
+            "NO_COLOR": "1",
+            "WEIGHTSYNC_IMAGES": str(self.home / "images"),
+        }
         return kept | {"AWS_SECRET_ACCESS_KEY": CANARY, "AWS_ACCESS_KEY_ID": "AKIAABCDEFGHIJKLMNOP", "AWS_SESSION_TOKEN": CANARY}
 
     def command(self, *arguments: object) -> list[str]:
@@ -54,6 +60,7 @@ class Cli:
     def __call__(self, *arguments: object, code: int | None = 0, env: dict[str, str] | None = None) -> Result:
         done = subprocess.run(
             self.command(*arguments),
+            check=False,
             capture_output=True,
             text=True,
             env=self.env | (env or {}),

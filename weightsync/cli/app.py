@@ -90,8 +90,7 @@ def run(arguments: Sequence[str]) -> int:
         code = build()(args=list(arguments), prog_name="weightsync", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return failures.INTERRUPTED
+        failure = failures.INTERRUPTION
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return failures.BROKEN_PIPE
@@ -102,7 +101,9 @@ def run(arguments: Sequence[str]) -> int:
             failures.show_trace(error)
         failure = failures.describe(error)
     else:
-        return code if isinstance(code, int) else 0
+        if code != failures.INTERRUPTION.exit_code:  # typer turns Ctrl-C into this, and no verb returns it
+            return code if isinstance(code, int) else 0
+        failure = failures.INTERRUPTION
     failure.report(as_json=as_json)
     return failure.exit_code
 

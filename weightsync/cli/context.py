@@ -1,5 +1,7 @@
 """What a verb works with: settings, output, and the parts that settings describe, built when first asked for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +13,9 @@ from weightsync.errors import Invalid
 if TYPE_CHECKING:  # these cost a fifth of a second to import, and `--help` needs none
     from weightsync.catalog import Catalog
     from weightsync.config import Settings
+    from weightsync.publisher.publisher import Publisher
     from weightsync.store.api import ObjectStore
+    from weightsync.subscriber.follow import Subscriber
 
 _FLAGS_OF_THE_CLI = {"as_json", "debug"}
 
@@ -65,6 +69,32 @@ class Context:
         from weightsync.wiring import open_catalog
 
         return open_catalog(self.settings, self.store)
+
+    def with_settings(self, **changes: Any) -> "Context":
+        """Another context that differs in some settings. To be closed on its own."""
+        other = Context({**self._flags, **changes})
+        other.out = self.out
+        return other
+
+    @contextmanager
+    def publisher(self, *, who: str, model: str, single_writer: bool) -> "Iterator[Publisher]":
+        """The run's publisher, with its base in the cache."""
+        from weightsync.wiring import open_publisher
+
+        with open_publisher(self.settings, self.store, who=who, model=model, single_writer=single_writer) as publisher:
+            yield publisher
+
+    @contextmanager
+    def subscriber(self, *, channel: str, out: Path | None, keep: int) -> "Iterator[Subscriber]":
+        """A subscriber of a channel, with its image and what it accepted in the cache."""
+        from weightsync.wiring import open_subscriber
+
+        # The bar belongs to the first download; a daemon's later ones are too many to show.
+        subscriber = open_subscriber(self.settings, self.store, channel=channel, out=out, keep=keep)
+        try:
+            yield subscriber
+        finally:
+            subscriber.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
 """`weightsync demo`: the whole loop on this machine, with real processes."""
 
+import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from weightsync.cli.demo_input import Checkpoint
     from weightsync.cli.demo_table import Row
 
+STEPS = 6
+
 
 @verb(STORE, RUN)
 def demo(
     context: Context,
     *,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Training steps, or checkpoints after the first.")] = 6,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Steps to train (default: 6), or checkpoints after the first (all).")
+    ] = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option("--checkpoints", metavar="DIR", help="Publish these instead of training: a directory or file per step."),
@@ -44,37 +49,45 @@ def demo(
       3. Over a bucket, with the results as JSON on the last line
            weightsync demo --store s3://bucket/scratch --run demo --json
     """
-    started_s = SYSTEM.monotonic_s()
-    with ExitStack() as stack:
-        stack.enter_context(sigterm_interrupts())
-        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weightsync-demo-")))
-        rows = list(_run(stack, context, home, _input(home, checkpoints, steps, lr), subscribers))
-    seconds = SYSTEM.monotonic_s() - started_s
-    good = bool(rows) and all(row.good for row in rows)
-    _summarise(context, rows, subscribers, seconds, good=good)
-    return 0 if good else 1
-
-
-def _input(home: Path, checkpoints: Path | None, steps: int, lr: float) -> "Iterable[Checkpoint]":
-    from weightsync.cli import demo_input
-
-    return demo_input.given(checkpoints)[: steps + 1] if checkpoints else demo_input.trained(home, steps, lr)
-
-
-def _run(stack: ExitStack, context: Context, home: Path, source: "Iterable[Checkpoint]", subscribers: int) -> "Iterator[Row]":
     from weightsync.cli.demo_loop import Loop
     from weightsync.cli.demo_table import LiveTable
 
-    table = stack.enter_context(LiveTable(as_json=context.out.as_json))
-    table.doing("warming up ...")
-    loop: Loop | None = None
-    for checkpoint in source:
-        # Not before there is something to publish: a wrong directory should not start processes.
-        loop = loop or stack.enter_context(Loop(context, home, subscribers, table.doing))
-        row = loop.carry(checkpoint)
-        table.add(row)
-        yield row
-        table.doing("training ...")
+    started_s = SYSTEM.monotonic_s()
+    with ExitStack() as stack:
+        stack.enter_context(sigterm_interrupts())
+        home, images = (Path(stack.enter_context(_directory(place))) for place in (None, _memory()))
+        table = stack.enter_context(LiveTable(remark="input" if checkpoints else "reward", as_json=context.out.as_json))
+        table.doing("preparing ...")
+        rows: list[Row] = []
+        loop: Loop | None = None
+        for checkpoint in _input(home, checkpoints, steps, lr):
+            # Not before there is something to publish: a wrong directory should not start processes.
+            loop = loop or stack.enter_context(Loop(context, home, images, subscribers, table.doing))
+            rows.append(loop.carry(checkpoint))
+            table.add(rows[-1])
+            table.doing("waiting for the next step ...")
+    good = bool(rows) and all(row.good for row in rows)
+    _summarise(context, rows, subscribers, SYSTEM.monotonic_s() - started_s, good=good)
+    return 0 if good else 1
+
+
+def _directory(place: Path | None) -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="weightsync-demo-", dir=place)
+
+
+def _input(home: Path, checkpoints: Path | None, steps: int | None, lr: float) -> "Iterable[Checkpoint]":
+    from weightsync.cli import demo_input
+
+    if checkpoints is not None:
+        return demo_input.given(checkpoints)[: steps and steps + 1]
+    return demo_input.trained(home, steps or STEPS, lr)
+
+
+def _memory() -> Path | None:
+    """Where images of subscribers belong; None where this machine has no such place."""
+    from weightsync.wiring import SHARED_MEMORY
+
+    return SHARED_MEMORY if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) else None
 
 
 def _summarise(context: Context, rows: "list[Row]", subscribers: int, seconds: float, *, good: bool) -> None:
@@ -93,7 +106,8 @@ def _summarise(context: Context, rows: "list[Row]", subscribers: int, seconds: f
     out = context.out
     out.line()
     if deltas:
-        out.line(f"{len(deltas)} deltas: {words.size(sent)} instead of {words.size(whole)}, {words.ratio(whole, sent)} smaller")
-    words_of_proof = "every byte compared" if good else "BYTES DIFFER"
-    out.line(f"{len(rows)} versions to {subscribers} subscriber processes, bit-identical: {'yes' if good else 'NO'} ({words_of_proof})")
+        many = f"{len(deltas)} delta{'s' if len(deltas) > 1 else ''}"
+        out.line(f"{many}: {words.size(sent)} instead of {words.size(whole)}, {words.ratio(whole, sent)} smaller")
+    proof = "yes (every byte compared)" if good else "NO"
+    out.line(f"{len(rows)} versions, {subscribers} subscriber processes, bit-identical: {proof}")
     out.document(document)

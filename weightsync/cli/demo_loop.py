@@ -21,14 +21,14 @@ POLL_S = 0.05
 class Loop:
     """A publisher and its subscribers; a context manager."""
 
-    def __init__(self, context: Context, home: Path, subscribers: int, doing: Callable[[str], None]) -> None:
+    def __init__(self, context: Context, home: Path, images: Path, subscribers: int, doing: Callable[[str], None]) -> None:
         self._doing = doing
         settings = context.settings
         here = context.with_settings(store=settings.store or (home / "store").as_uri(), run=settings.run or RUN, cache=home / "publisher")
         arguments = ["--store", here.store_url, "--run", here.run, "--poll-s", str(POLL_S)]
         self._stack = ExitStack()
         self._publisher = here.publisher(who=me(), model="", single_writer=False)
-        self._followers = Followers(subscribers, arguments, home)
+        self._followers = Followers(subscribers, arguments, home, images)
         self._context = here
 
     def __enter__(self) -> Self:

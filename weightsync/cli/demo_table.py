@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-COLUMNS = ("version", "form", "changed", "on the wire", "ratio", "publish", "rebuild", "reward", "bit-identical")
+COLUMNS = ("version", "form", "changed", "wire", "ratio", "publish", "rebuild", "{}", "bit-identical")
+WIDTHS = (7, 8, 8, 7, 5, 7, 7, 10, 13)  # 80 columns hold them
 
 
 class Row(NamedTuple):
@@ -68,7 +69,9 @@ class Row(NamedTuple):
 class LiveTable:
     """Shows rows as they come and what is going on meanwhile; a context manager. On standard error with `as_json`."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, remark: str, as_json: bool) -> None:
+        """`remark` names the column of remarks."""
+        self._columns = tuple(name.format(remark) for name in COLUMNS)
         self._stream = sys.stderr if as_json else sys.stdout
         self._rows: list[Sequence[str]] = []
         self._live: Live | None = None
@@ -102,15 +105,15 @@ class LiveTable:
             self._live.update(self._table())
             return
         if len(self._rows) == 1:
-            print(_plain(COLUMNS), file=self._stream)
+            print(_plain(self._columns), file=self._stream)
         print(_plain(row.cells()), file=self._stream, flush=True)
 
     def _table(self) -> "Table":
         from rich.table import Table
 
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in COLUMNS:
-            table.add_column(name, justify="right")
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+        for name in self._columns:
+            table.add_column(name, justify="right", no_wrap=True)
         for cells in self._rows:
             good = cells[-1] == "yes"
             table.add_row(*cells[:-1], f"[green]{cells[-1]}" if good else f"[bold red]{cells[-1]}")
@@ -119,4 +122,4 @@ class LiveTable:
 
 def _plain(cells: Sequence[str]) -> str:
     """A line of fixed widths: later rows are not known yet."""
-    return "  ".join(cell.rjust(max(len(name), 8)) for cell, name in zip(cells, COLUMNS, strict=True))
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))

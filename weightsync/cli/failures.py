@@ -9,7 +9,6 @@ from weightsync.errors import WeightsyncError
 
 FOUND_WRONG = 1
 USED_WRONG = 2
-INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a process that died of SIGPIPE
 
 
@@ -32,6 +31,9 @@ class Failure:
             print(f"  fix: {remedy}", file=sys.stderr)
         if as_json:
             print(json.dumps({"error": {"kind": self.kind, "message": message, "remedy": remedy}}, ensure_ascii=False), flush=True)
+
+
+INTERRUPTION = Failure("interrupted", "stopped before it was done", "", 130)
 
 
 def describe(error: BaseException) -> Failure:

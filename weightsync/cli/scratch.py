@@ -7,8 +7,7 @@ from shutil import disk_usage
 from tempfile import TemporaryDirectory
 
 from weightsync.replica.replica import Replica
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  directories in it are made with random names and mode 0700
+from weightsync.wiring import SHARED_MEMORY
 
 
 @contextmanager

@@ -7,14 +7,14 @@ import typer
 
 from weightsync.cli import words
 from weightsync.cli.context import Context
-from weightsync.cli.options import CACHE, RUN, STORE, TRUST, verb
+from weightsync.cli.options import CACHE, IMAGES, RUN, STORE, TRUST, verb
 from weightsync.cli.signals import stop_event
 
 if TYPE_CHECKING:
     from weightsync.subscriber.follow import Step
 
 
-@verb(STORE, RUN, CACHE, TRUST)
+@verb(STORE, RUN, CACHE, IMAGES, TRUST)
 def subscribe(
     context: Context,
     *,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from weightsync.format.refs import VersionRef
     from weightsync.replica.verify import Finding
 
+SHOWN = 10  # findings of a version
+
 
 @verb(STORE, RUN, TRUST)
 def verify(
@@ -97,10 +99,12 @@ def _image_bytes(context: Context, ref: "VersionRef") -> int:
 
 
 def _report(context: Context, ref: "VersionRef", findings: "Sequence[Finding]", fine: str) -> dict[str, Any]:
-    for finding in findings:
+    for finding in findings[:SHOWN]:
         context.out.line(f"BAD  version {ref.version}: {finding.what}: {finding.message} ({finding.kind})")
         if finding.remedy:
             context.out.line(f"     fix: {finding.remedy}")
+    if len(findings) > SHOWN:
+        context.out.line(f"     ... and {len(findings) - SHOWN} more (--json lists all)")
     if not findings:
         context.out.line(f"ok   {fine}")
     return {
