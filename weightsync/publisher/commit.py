@@ -21,13 +21,17 @@ from weightsync.publisher.result import Published
 from weightsync.publisher.source import Chunking, Source
 from weightsync.publisher.upload import CONNECTIONS, WINDOW_BYTES, Uploader
 from weightsync.replica.replica import Replica
+from weightsync.store.retry import DEFAULT, RetryPolicy
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`threads` that read and encode (None: one per processor). `expires_s`: how long a head is fresh (None: for ever)."""
+    """`threads` that read and encode (None: one per processor). `expires_s`: how long a head is fresh (None: for ever).
+
+    `patience`: how long the upload of one object is tried.
+    """
 
     threads: int | None = None
     shard_bytes: int = SHARD_BYTES
@@ -35,6 +39,7 @@ class Settings:
     window_bytes: int = WINDOW_BYTES
     chunking: Chunking = field(default_factory=Chunking)
     expires_s: float | None = None
+    patience: RetryPolicy = DEFAULT
 
     @property
     def workers(self) -> int:
@@ -93,8 +98,14 @@ class Attempt:
 
     def stage(self) -> None:
         """Uploads everything but the head. Raises `AlreadyExists` when the number is taken: try the next one."""
-        settings, store = self._settings, self._catalog.store
-        with Uploader(store, connections=settings.connections, window_bytes=settings.window_bytes) as uploader:
+        settings = self._settings
+        with Uploader(
+            self._catalog.store,
+            connections=settings.connections,
+            window_bytes=settings.window_bytes,
+            patience=settings.patience,
+            clock=self._catalog.clock,
+        ) as uploader:
             with self._phases.measure("encode"):
                 self._table, changed_lanes = self._encode(uploader)
             self._task.source.check_unchanged()

@@ -1,5 +1,6 @@
 """Objects to the store, several at once, with a bound on the bytes that wait."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -7,9 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Self
 
+from weightsync.clock import SYSTEM, Clock
+from weightsync.errors import AlreadyExists
 from weightsync.failpoints import failpoint
 from weightsync.store.api import Buffer, ObjectStore
+from weightsync.store.retry import DEFAULT, RetryPolicy
 from weightsync.store.settle import ensure
+
+logger = logging.getLogger(__name__)
 
 WINDOW_BYTES = 128 << 20  # of objects handed over and not yet acknowledged
 CONNECTIONS = 8
@@ -21,8 +27,16 @@ class Uploader:
     `uploaded` counts acknowledged bytes by kind (shards, digests, layout, files, records).
     """
 
-    def __init__(self, store: ObjectStore, *, connections: int = CONNECTIONS, window_bytes: int = WINDOW_BYTES) -> None:
-        self._store = store
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        connections: int = CONNECTIONS,
+        window_bytes: int = WINDOW_BYTES,
+        patience: RetryPolicy = DEFAULT,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._store, self._patience, self._clock = store, patience, clock
         self._window_bytes = window_bytes
         self._pool = ThreadPoolExecutor(connections, thread_name_prefix="weightsync-upload")
         self._changed = threading.Condition()
@@ -32,7 +46,10 @@ class Uploader:
         self.uploaded: Counter[str] = Counter()
 
     def add(self, kind: str, key: str, data: Buffer) -> None:
-        """Uploads in the background; blocks while too much waits. Raises the first failure of any earlier one."""
+        """Uploads in the background; blocks while too much waits. Raises the first failure of any earlier one.
+
+        All kinds but `records` lie under keys made of their digest.
+        """
         nbytes = len(data)
         with self._changed:
             self._changed.wait_for(lambda: self._failure or not self._waiting_bytes or self._waiting_bytes + nbytes <= self._window_bytes)
@@ -53,7 +70,7 @@ class Uploader:
         try:
             if kind == "shards":
                 failpoint("publish.before_shard")
-            ensure(self._store, key, data)
+            self._ensure(kind, key, data)
             if kind == "shards":
                 failpoint("publish.after_shard")
         except BaseException as error:
@@ -66,6 +83,17 @@ class Uploader:
                 if failure is None:
                     self.uploaded[kind] += len(data)
                 self._changed.notify_all()
+
+    def _ensure(self, kind: str, key: str, data: Buffer) -> None:
+        try:
+            ensure(self._store, key, data, policy=self._patience, clock=self._clock)
+        except AlreadyExists:
+            if kind == "records":
+                raise
+            # What stands under the digest of other bytes was torn or rotted, and nobody can read it: the right bytes may replace it.
+            logger.warning("object %r in %s was damaged and is written again", key, self._store.url)
+            self._store.put(key, data)
+            ensure(self._store, key, data, policy=self._patience, clock=self._clock)
 
     def totals(self) -> Mapping[str, int]:
         """Bytes in the store by kind."""
