@@ -85,10 +85,7 @@ def frames_between(layout: Layout, old: Weights | None, new: Weights) -> list[tu
     frames = []
     for chunk in layout.chunks:
         dtype, part = layout.tensors[chunk.tensor].dtype, slice(chunk.offset, chunk.offset + chunk.nbytes)
-        if before is None:
-            frame = encode_snapshot(dtype, after[part]).frame
-        else:
-            frame = encode_delta(dtype, before[part], after[part]).frame
+        frame = encode_snapshot(dtype, after[part]).frame if before is None else encode_delta(dtype, before[part], after[part]).frame
         if frame:
             frames.append((chunk.number, frame))
     return frames
