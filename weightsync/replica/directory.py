@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from weightsync.clock import new_write_id
-from weightsync.errors import Denied, Invalid
+from weightsync.errors import Corrupt, Denied, Invalid
 from weightsync.store.api import Buffer
 from weightsync.store.oserrors import named_errors
 
@@ -67,8 +67,10 @@ class PrivateDirectory:
         except FileNotFoundError:
             raise
         except OSError as error:
-            if self._is_link(name):
-                raise Denied(f"{where} is a symbolic link", remedy="remove it") from error
+            kind = self._kind(name)
+            if kind is not None and not stat.S_ISREG(kind):
+                word = "a symbolic link" if stat.S_ISLNK(kind) else "no regular file"
+                raise Denied(f"{where} is {word}", remedy="remove it") from error
             with named_errors(where):
                 raise
         try:
@@ -78,21 +80,24 @@ class PrivateDirectory:
             raise
         return fd
 
-    def _is_link(self, name: str) -> bool:
+    def _kind(self, name: str) -> int | None:
         try:
-            return stat.S_ISLNK(os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode)
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
         except OSError:
-            return False
+            return None
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
-        """The whole file, None when it is missing or larger than `max_bytes`."""
+        """The whole file, None when it is missing. Raises `Corrupt` when it is larger than `max_bytes`."""
         try:
             fd = self.open(name, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
             size = os.fstat(fd).st_size
-            return read_exactly(fd, size) if size <= max_bytes else None
+            if size > max_bytes:
+                raise Corrupt(f"{str(self.path / name)!r} has {size} bytes, more than {max_bytes}")
+            with named_errors(f"reading {str(self.path / name)!r}"):
+                return read_exactly(fd, size)
         finally:
             os.close(fd)
 
@@ -127,14 +132,6 @@ class PrivateDirectory:
     def names(self) -> list[str]:
         """What is in the directory."""
         return sorted(os.listdir(self._fd))  # noqa: PTH208  relative to the descriptor
-
-    def exists(self, name: str) -> bool:
-        """Whether anything has that name."""
-        try:
-            os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
 
 
 def check_plain_file(fd: int, where: str) -> None:

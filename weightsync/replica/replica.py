@@ -144,8 +144,8 @@ class Replica:
         self._held, self.doubt, self._transition = held, doubt, None
 
     def _load(self) -> None:
-        data = self._directory.read(STATE, MAX_STATE_BYTES)
         try:
+            data = self._directory.read(STATE, MAX_STATE_BYTES)
             if data is not None:
                 self._held = self._trust(State.parse(data))
                 self.doubt = ""
