@@ -91,7 +91,7 @@ def contest_all(pairs: Iterable[Pair], repeats: int, baseline: Baseline) -> list
 def main(
     *,
     pairs: Annotated[Path | None, typer.Option(help="directory of successive safetensors checkpoints, instead of generated pairs")] = None,
-    size: Annotated[str, typer.Option(help="of a generated checkpoint")] = "256MB",
+    size: Annotated[str, typer.Option(help="of a generated checkpoint")] = "128MB",
     lr: Annotated[list[float] | None, typer.Option(help="learning rates of generated pairs; default 1e-6 3e-6 1e-5")] = None,
     repeats: Annotated[int, typer.Option(help="rounds; speeds are their medians")] = 5,
     sweep: Annotated[bool, typer.Option(help="also densities from 0 to 100 % and many small tensors")] = True,
