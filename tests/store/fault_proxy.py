@@ -35,6 +35,7 @@ class Exchange:
     data: bytes = b""
     sent_bytes: int | None = None  # of `data`; None is all
     close: bool = False
+    pace: Callable[[], object] | None = None  # called before each byte of the body
     resign: bool = False
 
 
@@ -170,8 +171,11 @@ def serving(proxy: FaultProxy) -> Iterator[str]:
             for name, value in x.answer.items():
                 self.send_header(name, value)
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(x.data[: x.sent_bytes])
+            for part in (x.data[i : i + 1] for i in range(len(x.data))) if x.pace else [x.data[: x.sent_bytes]]:
+                if x.pace:
+                    x.pace()
+                if self.command != "HEAD":
+                    self.wfile.write(part)
             self.close_connection = self.close_connection or x.sent_bytes is not None
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815  names of the base class

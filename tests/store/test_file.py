@@ -337,6 +337,14 @@ def test_the_root_may_be_a_link(store: FileStore, root: Path, tmp_path: Path) ->
     assert content(FileStore(tmp_path / "alias"), "a/k") == OLD
 
 
+def test_files_that_are_no_objects_are_left_out(store: FileStore, root: Path) -> None:
+    for name in ("with space", ".hidden", "a/notes \u00e9.txt", "a/" + "x" * 201):
+        (root / name).write_bytes(b"")
+    (root / "some dir").mkdir()
+    (root / "some dir" / "k").write_bytes(b"")
+    assert [found.key for found in store.list("")] == ["a/k"]
+
+
 @pytest.mark.timeout(20)
 def test_pipes_and_devices_do_not_hang(store: FileStore, root: Path) -> None:
     os.mkfifo(root / "a" / "pipe")

@@ -231,7 +231,7 @@ class FileStore:
             if is_directory:
                 yield from self._walk([*segments, name], "")
                 continue
-            with suppress(NotFound):
+            with suppress(NotFound, Invalid):  # gone meanwhile; no key of ours
                 yield self.stat("/".join([*segments, name]))
 
 

@@ -11,12 +11,15 @@ from weightsync.errors import Conflict, Corrupt, Unavailable, Unsupported
 from weightsync.store.api import Object
 from weightsync.store.retry import Backoff, RetryBudget, RetryPolicy, is_retryable, retrying
 from weightsync.store.s3.client import Client
-from weightsync.store.s3.errors import SDK_ERRORS, from_sdk
+from weightsync.store.s3.errors import BODY_ERRORS
 from weightsync.store.s3.parallel import run_all
 
 T = TypeVar("T")
 RANGE_BYTES = 32 << 20
-_SLICE_BYTES = 256 << 10  # what a broken body costs at most, beyond what was lost on the wire
+_SLICE_BYTES = 256 << 10
+# A body that is slower than this after that time is given up, so that a hostile or broken server cannot hold a reader for ever.
+SLOW_AFTER_S = 30.0
+SLOW_BYTES_PER_S = 1024
 _PROGRESS_BYTES = 64 << 10  # a connection that gave this much was worth opening
 
 
@@ -60,10 +63,7 @@ class Downloads:
             raise Corrupt(f"{doing}: it has {size_bytes} bytes, more than the {max_bytes} allowed")
         data = memoryview(bytearray(size_bytes))
         head = min(size_bytes, RANGE_BYTES)
-        try:
-            done = self._drain(response, doing, data[:head])
-        finally:
-            response["Body"].close()
+        done = self._drain(response, data[:head])
         if done < size_bytes:
             self._into(key, doing, data[done:], done, etag)
         return Object(bytes(data), etag)
@@ -83,11 +83,13 @@ class Downloads:
             try:
                 response = self._open_range(key, doing, start + done, view.nbytes - done, etag)
                 etag = response["ETag"]
-                done += self._drain(response, doing, view[done:])
+                done += self._drain(response, view[done:])
                 if done == view.nbytes:
                     self.budget.succeeded()
                     return etag
                 failure = Unavailable(f"{doing}: the body broke off after {done} of {view.nbytes} bytes", remedy="retry")
+            except Changed:
+                raise
             except Unavailable as error:
                 if not is_retryable(error):
                     raise
@@ -110,26 +112,29 @@ class Downloads:
         query = {"Range": f"bytes={start}-{start + count - 1}"} | ({"IfMatch": etag} if etag else {})
         response = self._open(key, doing, query)
         problem = _mismatch(response, start, count, doing)
+        if etag not in ("", response["ETag"]):  # a server that ignores If-Match
+            problem = Changed(f"{doing}: it was replaced while it was read", remedy="retry")
         if problem is not None:
             response["Body"].close()
             raise problem
         return response
 
-    def _drain(self, response: Any, doing: str, view: memoryview) -> int:
-        """Fills `view` from the body; returns how far it came before the body broke off, at most the view's length."""
+    def _drain(self, response: Any, view: memoryview) -> int:
+        """Fills `view` from the body; returns how far it came before the body broke off or became too slow, at most the view's length."""
         done = 0
-        body = response["Body"]
+        start_s = self.clock.monotonic_s()
         try:
-            while done < view.nbytes:
-                count = body.readinto(view[done : done + _SLICE_BYTES])
-                if not count:
-                    break
-                done += count
-        except SDK_ERRORS as error:
-            if not done:
-                raise from_sdk(error, doing, write=False, now_s=self.clock.now_s()) from None
-        if done < view.nbytes:
-            body.close()
+            # urllib3's response gives what has arrived; botocore's waits for all that was asked for, at whatever pace.
+            with response["Body"] as body:
+                while done < view.nbytes:
+                    part = body.read1(min(_SLICE_BYTES, view.nbytes - done))
+                    view[done : done + len(part)] = part
+                    done += len(part)
+                    took_s = self.clock.monotonic_s() - start_s
+                    if not part or (took_s > SLOW_AFTER_S and done < took_s * SLOW_BYTES_PER_S):
+                        break
+        except BODY_ERRORS:
+            pass  # the caller goes on from where this one broke off
         return done
 
 

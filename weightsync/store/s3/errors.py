@@ -18,6 +18,7 @@ from botocore.exceptions import (
     SSLError,
 )
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError
 
 from weightsync.errors import (
     Conflict,
@@ -34,6 +35,7 @@ from weightsync.errors import (
 from weightsync.store.retry import Throttled
 
 SDK_ERRORS = (BotoCoreError, ClientError, ResponseParserError)
+BODY_ERRORS = (HTTPError, OSError)
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 SKEWED = "RequestTimeTooSkewed"
 _THROTTLED = frozenset(
