@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # these cost a fifth of a second to import, and `--help` need
     from weightsync.catalog import Catalog
     from weightsync.config import Settings
     from weightsync.publisher.publisher import Publisher
+    from weightsync.replica.update import Progress
     from weightsync.store.api import ObjectStore
     from weightsync.subscriber.follow import Subscriber
 
@@ -85,12 +86,11 @@ class Context:
             yield publisher
 
     @contextmanager
-    def subscriber(self, *, channel: str, out: Path | None, keep: int) -> "Iterator[Subscriber]":
-        """A subscriber of a channel, with its image and what it accepted in the cache."""
+    def subscriber(self, *, channel: str, out: Path | None, keep: int, progress: "Progress | None" = None) -> "Iterator[Subscriber]":
+        """A subscriber of a channel, with its image and what it accepted on this host."""
         from weightsync.wiring import open_subscriber
 
-        # The bar belongs to the first download; a daemon's later ones are too many to show.
-        subscriber = open_subscriber(self.settings, self.store, channel=channel, out=out, keep=keep)
+        subscriber = open_subscriber(self.settings, self.store, channel=channel, out=out, keep=keep, progress=progress)
         try:
             yield subscriber
         finally:

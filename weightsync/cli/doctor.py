@@ -7,12 +7,12 @@ import typer
 
 from weightsync.cli.context import Context
 from weightsync.cli.findings import Finding, Level, attempt, exit_code
-from weightsync.cli.options import CACHE, RUN, STORE, TRUST, verb
+from weightsync.cli.options import CACHE, IMAGES, RUN, STORE, TRUST, verb
 
 _MARKS = {Level.OK: "ok  ", Level.WARNING: "warn", Level.WRONG: "BAD ", Level.UNAVAILABLE: "DOWN"}
 
 
-@verb(STORE, RUN, CACHE, TRUST)
+@verb(STORE, RUN, CACHE, IMAGES, TRUST)
 def doctor(
     context: Context,
     *,
@@ -46,8 +46,9 @@ def _look(context: Context, *, write: bool) -> Iterator[Finding]:
     from weightsync.cli.doctor_host import check_host
     from weightsync.cli.doctor_store import check_run, check_store
     from weightsync.format.keys import RunKeys
+    from weightsync.wiring import images
 
-    yield from check_host(context.cache)
+    yield from check_host(context.cache, images(context.settings))
     if context.settings.store is None:
         yield Finding("store", Level.OK, "none was named: only this machine was looked at")
         return

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from weightsync.cli.findings import Finding, Level, attempt, ok, warning
 from weightsync.cli.words import size
+from weightsync.wiring import SHARED_MEMORY
 
 LIBRARIES = ("numpy", "blake3", "xxhash", "zstandard", "boto3", "cryptography", "torch", "safetensors")
 SCARCE_BYTES = 1 << 30
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  only looked at
 
 
-def check_host(cache: Path) -> Iterator[Finding]:
+def check_host(cache: Path, images: Path) -> Iterator[Finding]:
     """Everything that needs no store."""
     yield attempt("versions", _versions)
     yield attempt("kernel", _kernel)
     yield attempt("cache", lambda: _cache(cache))
-    yield attempt("shared memory", _shared_memory)
+    yield attempt("images", lambda: _images(images))
 
 
 def _versions() -> Finding:
@@ -51,27 +51,31 @@ def _kernel() -> Finding:
 
 def _cache(cache: Path) -> Finding:
     """Writable, private, with room. A cache that does not exist yet is judged by the directory that it would be made in."""
-    place = cache
-    while not place.exists():
-        place = place.parent
+    place = _existing(cache)
     if not place.is_dir():
         return Finding("cache", Level.WRONG, f"{place} is not a directory", "name another with --cache")
     if not os.access(place, os.W_OK | os.X_OK):
         return Finding("cache", Level.WRONG, f"{cache} is not writable", "give this user access, or name another with --cache")
-    mode, free = place.stat().st_mode, shutil.disk_usage(place).free
-    if cache.exists() and mode & stat.S_IWOTH:
+    if cache.exists() and cache.stat().st_mode & stat.S_IWOTH:
         return warning("cache", f"{cache} is writable for everyone", f"chmod o-w {cache}")
-    return _room("cache", str(cache), free, "free some, or name another with --cache")
+    return _room("cache", cache, "free some, or name another with --cache")
 
 
-def _shared_memory() -> Finding:
-    if not SHARED_MEMORY.is_dir():
-        return warning("shared memory", f"{SHARED_MEMORY} is not there", "images are kept on disk: every update rewrites the whole model")
-    return _room(
-        "shared memory", str(SHARED_MEMORY), shutil.disk_usage(SHARED_MEMORY).free, "remount it larger (mount -o remount,size=...)"
-    )
+def _images(images: Path) -> Finding:
+    """Where a subscriber's image would lie: in memory, and with room."""
+    if SHARED_MEMORY not in images.parents and images != SHARED_MEMORY:
+        remedy = f"give containers a larger {SHARED_MEMORY}, or name another file system in memory with --images"
+        return warning("images", f"{images} is not in shared memory: every update rewrites the whole model there", remedy)
+    return _room("images", images, f"free some, or mount {SHARED_MEMORY} larger")
 
 
-def _room(name: str, where: str, free: int, remedy: str) -> Finding:
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _room(name: str, where: Path, remedy: str) -> Finding:
+    free = shutil.disk_usage(_existing(where)).free
     detail = f"{where}, {size(free)} free"
     return warning(name, detail, remedy) if free < SCARCE_BYTES else ok(name, detail)

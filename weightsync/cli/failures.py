@@ -33,13 +33,28 @@ class Failure:
             print(json.dumps({"error": {"kind": self.kind, "message": message, "remedy": remedy}}, ensure_ascii=False), flush=True)
 
 
+_REMEDIES = {  # where an error does not say it better
+    "unavailable": "check the network and the store (`weightsync doctor`), then retry",
+    "outcome_unknown": "look with `weightsync versions` before you retry",
+    "denied": "give this user access, then retry",
+    "no_space": "free some space, then retry",
+    "conflict": "look again (`weightsync versions`), then decide",
+    "already_exists": "look again (`weightsync versions`), then decide",
+    "fenced": "stop this publisher: a newer one has taken over",
+    "corrupt": "do not use it; run `weightsync verify` to see how far the damage goes",
+    "compacted": "take a newer version",
+    "not_found": "check the name",
+    "invalid": "see --help",
+    "unsupported": "upgrade weightsync",
+}
+
 INTERRUPTION = Failure("interrupted", "stopped before it was done", "", 130)
 
 
 def describe(error: BaseException) -> Failure:
     """The failure that `error` means. Whatever was not raised on purpose is a bug, and says how to see more."""
     if isinstance(error, WeightsyncError):
-        return Failure(error.kind, error.message, error.remedy, error.exit_code)
+        return Failure(error.kind, error.message, error.remedy or _REMEDIES.get(error.kind, ""), error.exit_code)
     if isinstance(error, OSError):
         from weightsync.store.oserrors import from_os_error
 

@@ -62,7 +62,9 @@ def publish(
         elif checkpoint is not None:
             from weightsync.publisher.watch import step_of
 
-            report(context, publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note))
+            with context.out.progress("publishing"):
+                published = publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note)
+            report(context, published)
 
 
 def report(context: Context, published: "Published") -> None:

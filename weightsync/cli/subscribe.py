@@ -39,20 +39,21 @@ def subscribe(
       3. Once, in a start script
            weightsync subscribe --store s3://bucket/models --run tuning --out ./weights --once
     """
+    if once:
+        with (
+            context.out.progress(channel) as advance,
+            context.subscriber(channel=channel, out=out, keep=keep, progress=advance) as subscriber,
+        ):
+            step = subscriber.once()
+        context.out.document(document(step, out))
+        context.out.line(sentence(step, out))
+        return
     with context.subscriber(channel=channel, out=out, keep=keep) as subscriber:
-        if once:
-            _report_once(context, subscriber.once(), out)
-            return
         context.out.note(f"following channel {channel} of run {context.run} in {context.store.url}")
         with stop_event() as stop:
             subscriber.run(stop, interval_s=poll_s, on_step=lambda step: _report(context, step, out))
         held = subscriber.version
         context.out.note(f"stopped; version {held.version if held else 'none'} is held")
-
-
-def _report_once(context: Context, step: "Step", out: Path | None) -> None:
-    context.out.document(document(step, out))
-    context.out.line(sentence(step, out))
 
 
 def _report(context: Context, step: "Step", out: Path | None) -> None:

@@ -43,12 +43,35 @@ def verify(
       3. Is this directory version 7?
            weightsync verify --store s3://bucket/models --run tuning --version 7 --checkpoint ./step-7
     """
+    run = _run(context, channels=version is None and checkpoint is None)
     looked_at = _rebuild(context, version) if checkpoint is None else [_compare(context, version or "latest", checkpoint)]
     versions = list(looked_at)
-    wrong = sum(len(one["findings"]) for one in versions)
+    wrong = sum(len(one["findings"]) for one in (run, *versions))
     context.out.line(f"{len(versions)} version{'s' if len(versions) != 1 else ''} looked at, {wrong or 'nothing'} wrong")
-    context.out.document({"ok": not wrong, "versions": versions})
+    context.out.document({"ok": not wrong, "run": run, "versions": versions})
     return FOUND_WRONG if wrong else 0
+
+
+def _run(context: Context, *, channels: bool) -> dict[str, Any]:
+    """The run's record, its boundary, and with `channels` every channel with all of its history."""
+    from weightsync.format.keys import LATEST
+    from weightsync.replica.verify import Finding
+
+    catalog = context.catalog
+    name = catalog.run().run
+    found: list[Finding] = []
+    for channel in sorted({LATEST, *catalog.channels()} if channels else ()):
+        try:
+            head = catalog.head(channel)
+            moves = sum(1 for _ in catalog.history(head)) if head else 0
+            context.out.line(f"ok   channel {channel}: {moves} moves")
+        except (Corrupt, Compacted, NotFound) as error:
+            found.append(Finding.of(error, f"channel {channel}"))
+    try:
+        catalog.boundary()
+    except Corrupt as error:
+        found.append(Finding.of(error, "boundary"))
+    return {"run": name} | _report(context, f"run {name}", found, f"run {name}")
 
 
 def _compare(context: Context, version: str, checkpoint: Path) -> dict[str, Any]:
@@ -58,7 +81,7 @@ def _compare(context: Context, version: str, checkpoint: Path) -> dict[str, Any]
     record = look.resolve(context.catalog, version)
     with context.out.progress(f"{checkpoint}") as advance:
         found = list(verify_directory(context.catalog, record, checkpoint, progress=advance))
-    return _report(context, record.ref, found, f"{checkpoint} is version {record.ref.version}, every byte")
+    return _version(record.ref) | _report(context, _name(record.ref), found, f"{checkpoint} is version {record.ref.version}, every byte")
 
 
 def _rebuild(context: Context, version: str | None) -> Iterator[dict[str, Any]]:
@@ -76,11 +99,11 @@ def _rebuild(context: Context, version: str | None) -> Iterator[dict[str, Any]]:
                 context.out.note(f"version {ref.version} was collected: not looked at")
                 continue
             except Corrupt as error:
-                yield _report(context, ref, [Finding.of(error, "manifest")], "")
+                yield _version(ref) | _report(context, _name(ref), [Finding.of(error, "manifest")], "")
                 continue
             with context.out.progress(f"version {ref.version}") as advance:
                 found = list(verify_version(catalog, record, replica, progress=advance))
-            yield _report(context, ref, found, f"version {ref.version} is whole: root {record.manifest.root[:16]}")
+            yield _version(ref) | _report(context, _name(ref), found, f"version {ref.version} is whole: root {record.manifest.root[:16]}")
 
 
 def _committed(context: Context) -> "list[VersionRef]":
@@ -98,9 +121,17 @@ def _image_bytes(context: Context, ref: "VersionRef") -> int:
     return 0
 
 
-def _report(context: Context, ref: "VersionRef", findings: "Sequence[Finding]", fine: str) -> dict[str, Any]:
+def _name(ref: "VersionRef") -> str:
+    return f"version {ref.version}"
+
+
+def _version(ref: "VersionRef") -> dict[str, Any]:
+    return {"version": ref.version, "manifest": ref.manifest}
+
+
+def _report(context: Context, what: str, findings: "Sequence[Finding]", fine: str) -> dict[str, Any]:
     for finding in findings[:SHOWN]:
-        context.out.line(f"BAD  version {ref.version}: {finding.what}: {finding.message} ({finding.kind})")
+        context.out.line(f"BAD  {what}: {finding.what}: {finding.message} ({finding.kind})")
         if finding.remedy:
             context.out.line(f"     fix: {finding.remedy}")
     if len(findings) > SHOWN:
@@ -108,8 +139,6 @@ def _report(context: Context, ref: "VersionRef", findings: "Sequence[Finding]", 
     if not findings:
         context.out.line(f"ok   {fine}")
     return {
-        "version": ref.version,
-        "manifest": ref.manifest,
         "ok": not findings,
         "findings": [{"kind": one.kind, "what": one.what, "message": one.message, "remedy": one.remedy} for one in findings],
     }
