@@ -63,7 +63,7 @@ def file_bytes(weights: Weights, metadata: dict[str, str] | None = None) -> byte
 def write(directory: Path, weights: Weights, *, shards: int = 3, index: bool = True) -> Path:
     """A Hugging Face directory: shards, index, config, tokenizer, a chat template in a subdirectory."""
     directory.mkdir(parents=True, exist_ok=True)
-    names = sorted(weights, key=lambda name: hash_of(name))
+    names = sorted(weights, key=hash_of)
     homes = {}
     for number in range(shards):
         file = f"model-{number + 1:05}-of-{shards:05}.safetensors" if shards > 1 else "model.safetensors"

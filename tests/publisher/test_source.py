@@ -115,7 +115,12 @@ BAD_FILES = [
     ("empty", b"", Corrupt, "too short"),
     ("header longer than the file", struct.pack("<Q", 1 << 40) + b"{}", Corrupt, "cut"),
     ("not json", struct.pack("<Q", 2) + b"{x", Corrupt, "header"),
-    ("name twice", b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', Corrupt, "'w'"),
+    (
+        "name twice",
+        b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
+        Corrupt,
+        "'w'",
+    ),
     ("lying size", entry(data_offsets=[0, 60]), Corrupt, "'w'"),
     ("lying shape", entry(shape=[4, 9]), Corrupt, "'w'"),
     ("overflowing shape", entry(shape=[1 << 40, 1 << 40]), Invalid, "'w'"),
@@ -152,10 +157,10 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(Invalid, match="no safetensors file"):
         open_checkpoint(tmp_path)
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(Invalid, match="x.txt"):
+    with pytest.raises(Invalid, match=r"x\.txt"):
         open_checkpoint(tmp_path / "x.txt")
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises((Invalid, NotFound), match="model.safetensors|no safetensors"):
+    with pytest.raises((Invalid, NotFound), match=r"model\.safetensors|no safetensors"):
         open_checkpoint(tmp_path / "model.safetensors")
 
 
@@ -200,14 +205,14 @@ def test_a_file_replaced_by_rename_is_read_on_as_it_was(tmp_path):
     source.close()
 
 
-def test_two_hundred_thousand_tensors_open(tmp_path):
-    weights = {f"layer.{n}": ("U8", (1,), bytes([n % 256])) for n in range(200_000)}
+def test_sixty_thousand_tensors_open(tmp_path):
+    weights = {f"layer.{n}": ("U8", (1,), bytes([n % 256])) for n in range(60_000)}
     (tmp_path / "model.safetensors").write_bytes(file_bytes(weights))
     source = open_checkpoint(tmp_path)
-    assert len(source.layout.tensors) == 200_000
+    assert len(source.layout.tensors) == 60_000
     into = memoryview(bytearray(1))
-    number = source.layout.index["layer.77777"]
-    assert bytes(source.read(source.layout.chunks[number], into)) == bytes([77777 % 256])
+    number = source.layout.index["layer.37777"]
+    assert bytes(source.read(source.layout.chunks[number], into)) == bytes([37777 % 256])
     source.close()
 
 

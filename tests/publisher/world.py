@@ -41,7 +41,9 @@ class World:
         self._made.append(Publisher(catalog, replica, ShardSource(catalog), who=name, settings=settings))
         return self._made[-1]
 
-    def subscriber(self, name: str = "host", channel: str = "latest", outputs: tuple[Output, ...] = (), catalog: Catalog | None = None) -> Subscriber:
+    def subscriber(
+        self, name: str = "host", channel: str = "latest", outputs: tuple[Output, ...] = (), catalog: Catalog | None = None
+    ) -> Subscriber:
         catalog = catalog or self.open_catalog()
         replica = Replica(self.home / f"image-{name}", threads=1)
         accepted = AcceptedFile(self.home / f"accepted-{name}", "run", channel)

@@ -16,6 +16,7 @@ from typing import Self
 from weightsync.catalog import Catalog, Claim, VersionRecord
 from weightsync.errors import AlreadyExists, Compacted, Corrupt, Fenced, NotFound, Unavailable
 from weightsync.failpoints import failpoint
+from weightsync.format.keys import LATEST
 from weightsync.format.layout import Layout
 from weightsync.publisher.checkpoint import open_checkpoint
 from weightsync.publisher.commit import Attempt, Phases, Settings, Task
@@ -44,7 +45,6 @@ class Publisher:
         self._parent: VersionRecord | None = None
         self._known: set[str] = set()  # digests of files that the store has
         self._fenced: Fenced | None = None
-        self._doubtful = False  # the last attempt failed: ask the store where it stands before going on
         self._base_lost = ""
 
     @property
@@ -118,9 +118,6 @@ class Publisher:
         except Fenced as error:
             self._fenced = error
             raise
-        except BaseException:
-            self._doubtful = True
-            raise
 
     def _publish(self, task: Task, phases: Phases) -> Published:
         number = self._catalog.next_number(task.claim)
@@ -149,9 +146,8 @@ class Publisher:
             self._catalog.open_run(self._model)
             self._claim = self._catalog.claim(self._who)
             failpoint("publish.claimed")
-        elif self._doubtful:
+        else:
             self._claim = self._refreshed(self._claim)
-        self._doubtful = False
         ref = self._claim.head.version
         if ref is not None and (self._parent is None or self._parent.ref != ref):
             self._parent = self._catalog.manifest_of(ref.version, ref.manifest)
@@ -162,11 +158,14 @@ class Publisher:
         return self._claim
 
     def _refreshed(self, claim: Claim) -> Claim:
-        """After a failure: the same claim at the head as it is now; a commit whose outcome was unknown is adopted if it is there."""
-        head = self._catalog.head()
-        if head is None or head.move.epoch < claim.epoch or head.move.sequence < claim.head.move.sequence:
-            raise Unavailable("the store answers with an old head", remedy="retry; if it stays, the store was rolled back: do not publish")
-        if head.move.epoch > claim.epoch:
+        """The same claim at the head as it is now: a commit whose outcome was unknown is adopted if it is there.
+
+        Looking first keeps a fenced publisher from uploading in vain. An older head than ours is an answer from the past; the swap decides.
+        """
+        head = self._catalog.head_if_changed(LATEST, claim.head.etag)
+        if head is None or head.move.sequence < claim.head.move.sequence:
+            return claim
+        if head.move.epoch != claim.epoch:
             raise Fenced(
                 f"run {self._catalog.keys.run!r} has a newer publisher: {head.move.who!r}, epoch {head.move.epoch} (ours: {claim.epoch})",
                 remedy="stop this one; to take over again, start it anew",

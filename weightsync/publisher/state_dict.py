@@ -69,7 +69,7 @@ def _describe(name: str, value: Any) -> Described:
     if not isinstance(name, str):
         raise Invalid(f"tensor name {str(name)[:80]!r} is not text")
     if isinstance(value, np.ndarray | np.generic):
-        return Described(*describe_array(name, np.asarray(value)))
+        return Described(*describe_array(name, value if isinstance(value, np.ndarray) else np.asarray(value)))
     if any(base.__module__.split(".")[0] == "torch" for base in type(value).__mro__):
         from weightsync.publisher.torch_source import describe_torch  # noqa: PLC0415  who publishes arrays needs no torch
 
