@@ -106,3 +106,8 @@ def test_sizes(text: str, nbytes: int) -> None:
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(Invalid):
         parse_size(text)
+
+
+def test_memory_of_both_sides_is_measured_through_the_command_line(tmp_path: Path) -> None:
+    found = memory.measure(2_000_000, tmp_path)
+    assert all(found[f"{side}_{form}"]["peak"] > found["nbytes"] for side in ("publish", "subscribe") for form in ("snapshot", "delta"))
