@@ -106,8 +106,9 @@ def _summarise(context: Context, rows: "list[Row]", subscribers: int, seconds: f
     out = context.out
     out.line()
     if deltas:
-        many = f"{len(deltas)} delta{'s' if len(deltas) > 1 else ''}"
-        out.line(f"{many}: {words.size(sent)} instead of {words.size(whole)}, {words.ratio(whole, sent)} smaller")
+        out.line(
+            f"{words.count(len(deltas), 'delta')}: {words.size(sent)} instead of {words.size(whole)}, {words.ratio(whole, sent)} smaller"
+        )
     proof = "yes (every byte compared)" if good else "NO"
-    out.line(f"{len(rows)} versions, {subscribers} subscriber processes, bit-identical: {proof}")
+    out.line(f"{words.count(len(rows), 'version')}, {words.count(subscribers, 'subscriber process', 'es')}, bit-identical: {proof}")
     out.document(document)

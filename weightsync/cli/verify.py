@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weightsync.cli import words
 from weightsync.cli.context import Context
 from weightsync.cli.failures import FOUND_WRONG
 from weightsync.cli.options import RUN, STORE, TRUST, verb
@@ -30,10 +31,11 @@ def verify(
         Path | None, typer.Option("--checkpoint", metavar="DIR", help="Compare this checkpoint with the version (default: latest).")
     ] = None,
 ) -> int:
-    """Proves that versions can be rebuilt bit for bit, or that a checkpoint is one of them.
+    """Proves that versions rebuild bit for bit.
 
     Reads every object that a version needs from the store, checks records, signatures and digests, rebuilds the weights and checks every
-    chunk, the root and the sums. Needs nothing but the store. Ends with 1 on any doubt.
+    chunk, the root and the sums; with --checkpoint it compares a directory with a version, every byte. Needs nothing but the store. Ends
+    with 1 on any doubt.
 
     Examples:
       1. The whole run
@@ -47,7 +49,7 @@ def verify(
     looked_at = _rebuild(context, version) if checkpoint is None else [_compare(context, version or "latest", checkpoint)]
     versions = list(looked_at)
     wrong = sum(len(one["findings"]) for one in (run, *versions))
-    context.out.line(f"{len(versions)} version{'s' if len(versions) != 1 else ''} looked at, {wrong or 'nothing'} wrong")
+    context.out.line(f"{words.count(len(versions), 'version')} looked at, {wrong or 'nothing'} wrong")
     context.out.document({"ok": not wrong, "run": run, "versions": versions})
     return FOUND_WRONG if wrong else 0
 

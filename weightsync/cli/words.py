@@ -13,6 +13,11 @@ def size(nbytes: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" or value >= 999.5 else f"{value:.3g} {unit}"
 
 
+def count(number: int, noun: str, plural: str = "s") -> str:
+    """`1 version`, `2 versions`."""
+    return f"{number} {noun}{'' if number == 1 else plural}"
+
+
 def percent(part: int, whole: int) -> str:
     """A share, two digits after the point."""
     return f"{100 * part / whole:.2f} %" if whole else "-"
