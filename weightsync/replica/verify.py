@@ -1,7 +1,7 @@
 """Looks for damage: a version in the store with all it needs, or a checkpoint directory against a version.
 
-Both give findings as they come, and no finding means that every byte was looked at and is right. An outage of the store is no finding: it
-is raised.
+Both give findings as they come, and no finding means that every byte was looked at and is right. A missing object is a finding; an outage
+of the store is none: it is raised.
 """
 
 import os
@@ -15,7 +15,7 @@ from blake3 import blake3
 from weightsync.catalog import Catalog, VersionRecord
 from weightsync.codec import chunk_sum, decode
 from weightsync.codec.api import Changes
-from weightsync.errors import Compacted, Corrupt, Invalid, NotFound, Unsupported, WeightsyncError
+from weightsync.errors import Compacted, Corrupt, Denied, Invalid, NoSpace, NotFound, Unavailable, Unsupported, WeightsyncError
 from weightsync.format.digests import DigestTable
 from weightsync.format.files import NamedFile
 from weightsync.format.layout import Layout
@@ -24,14 +24,14 @@ from weightsync.format.safetensors import PREFIX_BYTES, Header, header_bytes, pa
 from weightsync.format.shard import parse_shard
 from weightsync.format.versions import Form, Payload
 from weightsync.replica.directory import read_exactly
-from weightsync.replica.fetch import MissingShard, ShardSource
+from weightsync.replica.fetch import ShardSource
 from weightsync.replica.files import Files, TensorFile, files_of
 from weightsync.replica.image import describe_chunk
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
 
-_DAMAGE = (Corrupt, Compacted, MissingShard, NotFound, Unsupported, Invalid)
+_DAMAGE = (Corrupt, Compacted, NotFound, Unsupported, Invalid, Unavailable)
 _SUFFIX = ".safetensors"
 
 
@@ -63,18 +63,27 @@ def verify_version(catalog: Catalog, record: VersionRecord, replica: Replica, *,
         layout = catalog.layout(record.manifest.layout)
         table = catalog.digests(record.manifest, layout)
     except _DAMAGE as error:
-        yield Finding.of(error, what)
+        yield _finding(catalog, error, what)
         return
     yield from _check_files(catalog, record, layout)
     walked: set[Payload] = set()
     try:
         done = update(replica, catalog, record, source, progress=progress)
         walked = {*done.path.steps, *(payload for payload, _ in done.avoided)}
-        yield from (Finding.of(error, f"payload of version {p.target.version} from {p.base_version}") for p, error in done.avoided)
+        yield from (_finding(catalog, error, f"payload of version {p.target.version} from {p.base_version}") for p, error in done.avoided)
         yield from _check_sums(replica, table)
     except _DAMAGE as error:
-        yield Finding.of(error, what)
+        yield _finding(catalog, error, what)
     yield from _check_payloads(catalog, record, source, walked, layout=layout, table=table)
+
+
+def _finding(catalog: Catalog, error: WeightsyncError, what: str) -> Finding:
+    # Something missing is reported as unavailable, since it may yet appear. If the store answers otherwise, it is missing.
+    if isinstance(error, Denied | NoSpace):
+        raise error
+    if isinstance(error, Unavailable):
+        catalog.run()
+    return Finding.of(error, what)
 
 
 def _check_files(catalog: Catalog, record: VersionRecord, layout: Layout) -> Iterator[Finding]:
@@ -82,13 +91,13 @@ def _check_files(catalog: Catalog, record: VersionRecord, layout: Layout) -> Ite
     try:
         files = files_of(catalog, record, layout)
     except _DAMAGE as error:
-        yield Finding.of(error, what)
+        yield _finding(catalog, error, what)
         return
     for entry in files.small:
         try:
             catalog.file(entry.ref)
         except _DAMAGE as error:
-            yield Finding.of(error, f"{what}: {entry.name}")
+            yield _finding(catalog, error, f"{what}: {entry.name}")
     if record.manifest.checkpoint_bytes not in (files.nbytes, layout.nbytes):
         yield Finding("corrupt", what, f"the manifest says {record.manifest.checkpoint_bytes} bytes, the files take {files.nbytes}")
 
@@ -109,9 +118,11 @@ def _check_payloads(
     catalog: Catalog, record: VersionRecord, source: ShardSource, walked: set[Payload], *, layout: Layout, table: DigestTable
 ) -> Iterator[Finding]:
     try:
+        # The first payload is the version's own; of others, only those count that are usable.
+        catalog.payload(record, record.manifest.base, record.manifest.writer)
         payloads = catalog.payloads(record)
     except _DAMAGE as error:
-        yield Finding.of(error, f"payloads of version {record.ref.version}")
+        yield _finding(catalog, error, f"payloads of version {record.ref.version}")
         return
     for payload in payloads:
         if payload in walked:
@@ -122,7 +133,7 @@ def _check_payloads(
                 if payload.form is Form.SNAPSHOT:
                     _check_snapshot(frames, layout, table)
             except _DAMAGE as error:
-                yield Finding.of(error, f"shard {shard.digest[:12]} of version {record.ref.version} from {payload.base_version}")
+                yield _finding(catalog, error, f"shard {shard.digest[:12]} of version {record.ref.version} from {payload.base_version}")
 
 
 def _check_snapshot(frames: list[tuple[int, memoryview]], layout: Layout, table: DigestTable) -> None:
