@@ -10,6 +10,7 @@ from weightsync.testing.s3_server import seaweedfs
 def test_two_versions_over_s3(cli, tmp_path):
     first = weights(11, 4000)
     one, two = save(tmp_path / "step-1", first), save(tmp_path / "step-2", moved(first, 12))
+    (tmp_path / "server").mkdir()
     with seaweedfs(tmp_path / "server") as server:
         env = {**server.environment, "AWS_SESSION_TOKEN": "", "WEIGHTSYNC_STORE": server.url("models"), "WEIGHTSYNC_RUN": "tuning"}
         findings = {one["name"]: one for one in cli("doctor", "--json", env=env, code=1).json["findings"]}
