@@ -54,14 +54,14 @@ def encode_delta(dtype: DType, old: Buffer, new: Buffer, *, first_lane: int = 0,
     if frame is not None:
         return Encoded(frame, changed, sum_delta)
     differences, changed, sum_delta = transforms().difference_planes(dtype, old, new, first_lane)
-    frame, pays = planes.pack(Codec.DENSE, differences, dtype.lane_bytes)
+    frame, pays = planes.pack(Codec.DENSE, differences, lanes, dtype.lane_bytes)
     return Encoded(frame if pays or classes == 1 else _raw(new), changed, sum_delta)
 
 
 def encode_snapshot(dtype: DType, new: Buffer, *, first_lane: int = 0) -> Encoded:
     """Codes a chunk on its own. `changed` is its number of lanes, `sum_delta` its whole sum."""
     lanes = _lanes(dtype, new)
-    frame, pays = planes.pack(Codec.PLANES, transforms().split_planes(new, dtype.lane_bytes), dtype.lane_bytes)
+    frame, pays = planes.pack(Codec.PLANES, transforms().split_planes(new, dtype.lane_bytes), lanes, dtype.lane_bytes)
     return Encoded(frame if pays else _raw(new), lanes, chunk_sum(dtype, new, first_lane))
 
 
@@ -100,7 +100,7 @@ def decode_differences(dtype: DType, frame: Buffer, lanes: int) -> tuple[NDArray
             return transforms().decode_differences(dtype, data, lanes)
         if codec == Codec.DENSE:
             found = planes.unpack(Codec.DENSE, data, lanes, dtype.lane_bytes)
-            return _nonzero(transforms().differences_of_planes(found, dtype.lane_bytes))
+            return _nonzero(transforms().differences_of_planes(found, lanes, dtype.lane_bytes))
     except ValueError as error:
         _refuse(dtype, codec, error)
     raise Corrupt(f"a frame of codec {codec} is no blind one")

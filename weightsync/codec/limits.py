@@ -6,12 +6,13 @@ MAX_GAP_PARAMETER = 24  # Rice parameter of gaps
 MAX_MAGNITUDE_PARAMETER = 59  # Rice parameter of magnitudes; UNARY_LIMIT << 59 fits 64 bits
 UNARY_LIMIT = 24  # a magnitude whose Rice quotient reaches this is written out in full
 
-ZSTD_LEVEL = 1
 ZSTD_WINDOW_BYTES = 8 << 20
 MIN_ZSTD_BYTES = 64  # a shorter plane is stored as it is
 
-# Above this share of changed lanes class-gap coding is slower than sending the whole chunk, and gains little.
-DENSE_NUMERATOR, DENSE_DENOMINATOR = 3, 8
+# Above this share of changed lanes, in 32ths by lane bytes, class-gap coding takes longer than sending the whole chunk.
+DENSE_ABOVE = {1: 10, 2: 7, 4: 10, 8: 12}
+# Up to this share several classes are worth their time.
+CLASSES_UP_TO = {1: 4, 2: 32, 4: 32, 8: 32}
 
 
 def frame_limit(nbytes: int) -> int:

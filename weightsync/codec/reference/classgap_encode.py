@@ -26,9 +26,9 @@ def encode(dtype: DType, old: lane.Lanes, new: lane.Lanes, wanted_classes: int) 
     positions = np.flatnonzero(old != new)
     if not len(positions):
         return b""
-    if policy.too_many(len(positions), len(old)):
+    if policy.too_many(len(positions), len(old), dtype.lane_bytes):
         return None
-    count = policy.class_count(len(positions), dtype.exponent_bits, wanted_classes)
+    count = policy.class_count(len(positions), len(old), dtype, wanted_classes)
     start = policy.first_exponent(lane.exponents(old[positions], dtype), dtype.exponent_bits, count)
     differences = lane.keys(new[positions], dtype.order) - lane.keys(old[positions], dtype.order)
     classes = lane.classes(old, dtype, start, count)

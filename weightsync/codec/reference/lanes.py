@@ -71,3 +71,17 @@ def to_planes(lanes: Lanes) -> NDArray[np.uint8]:
 def from_planes(planes: NDArray[np.uint8], lane_bytes: int) -> Lanes:
     together = np.ascontiguousarray(planes.reshape(lane_bytes, -1).T)
     return together.reshape(-1).view(LANE_TYPES[lane_bytes])
+
+
+def to_nibbles(lanes: Lanes) -> NDArray[np.uint8]:
+    """Nibble 0 of every lane, two lanes to a byte, the first in the low half; then nibble 1, and so on."""
+    even = np.concatenate((lanes, np.zeros(len(lanes) % 2, lanes.dtype)))
+    planes = to_planes(even).reshape(lanes.dtype.itemsize, -1)
+    nibbles = np.stack((planes & 15, planes >> 4), axis=1)
+    return (nibbles[..., 0::2] | nibbles[..., 1::2] << 4).reshape(-1)
+
+
+def from_nibbles(packed: NDArray[np.uint8], lanes: int, lane_bytes: int) -> Lanes:
+    pairs = packed.reshape(lane_bytes, 2, (lanes + 1) // 2)
+    nibbles = np.stack((pairs & 15, pairs >> 4), axis=3).reshape(lane_bytes, 2, -1)
+    return from_planes((nibbles[:, 0] | nibbles[:, 1] << 4).reshape(-1), lane_bytes)[:lanes]

@@ -3,15 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from weightsync.codec.limits import DENSE_DENOMINATOR, DENSE_NUMERATOR
+from weightsync.codec.limits import CLASSES_UP_TO, DENSE_ABOVE
+from weightsync.format.dtypes import DType
 
 # A class costs three to five bytes of header; these many changes repay the next step.
 _CLASSES_FROM = ((2048, 16), (512, 12), (128, 8), (32, 4), (16, 2))
 
 
-def too_many(changed: int, lanes: int) -> bool:
+def too_many(changed: int, lanes: int, lane_bytes: int) -> bool:
     """Whether so many lanes changed that the dense form is the faster and hardly the larger one."""
-    return changed * DENSE_DENOMINATOR > lanes * DENSE_NUMERATOR
+    return changed > lanes * DENSE_ABOVE[lane_bytes] // 32
 
 
 def too_large(bits: int, nbytes: int) -> bool:
@@ -19,10 +20,11 @@ def too_large(bits: int, nbytes: int) -> bool:
     return bits > nbytes * 7
 
 
-def class_count(changed: int, exponent_bits: int, wanted: int) -> int:
+def class_count(changed: int, lanes: int, dtype: DType, wanted: int) -> int:
     """Number of classes for a chunk; `wanted` 0 leaves the choice to the number of changes."""
-    count = wanted or next((classes for least, classes in _CLASSES_FROM if changed >= least), 1)
-    return min(count, 1 << exponent_bits)
+    hurry = changed > lanes * CLASSES_UP_TO[dtype.lane_bytes] // 32
+    fitting = 1 if hurry else next((classes for least, classes in _CLASSES_FROM if changed >= least), 1)
+    return min(wanted or fitting, 1 << dtype.exponent_bits)
 
 
 def first_exponent(changed_exponents: NDArray[np.int64], exponent_bits: int, classes: int) -> int:

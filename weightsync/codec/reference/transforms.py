@@ -31,21 +31,21 @@ def decode_differences(dtype: DType, frame: Any, lanes: int) -> tuple[NDArray[np
 
 
 def difference_planes(dtype: DType, old: Any, new: Any, first_lane: int) -> tuple[NDArray[np.uint8], int, int]:
-    """(planes of the zigzag key differences, changed lanes, sum of the changes)."""
+    """(nibble planes of the zigzag key differences, changed lanes, sum of the changes)."""
     before, after = lane.view(old, dtype.lane_bytes), lane.view(new, dtype.lane_bytes)
     differences = lane.zigzag(lane.keys(after, dtype.order) - lane.keys(before, dtype.order))
-    return (lane.to_planes(differences), *_changes(before, after, first_lane))
+    return (lane.to_nibbles(differences), *_changes(before, after, first_lane))
 
 
 def apply_difference_planes(dtype: DType, planes: NDArray[np.uint8], base: Any) -> NDArray[np.uint8]:
     """The new chunk's bytes."""
     before = lane.keys(lane.view(base, dtype.lane_bytes), dtype.order)
-    return lane.keys(before + lane.unzigzag(lane.from_planes(planes, dtype.lane_bytes)), dtype.order).view(np.uint8)
+    return lane.keys(before + lane.unzigzag(lane.from_nibbles(planes, len(before), dtype.lane_bytes)), dtype.order).view(np.uint8)
 
 
-def differences_of_planes(planes: NDArray[np.uint8], lane_bytes: int) -> NDArray[Any]:
+def differences_of_planes(planes: NDArray[np.uint8], lanes: int, lane_bytes: int) -> NDArray[Any]:
     """The key differences that planes hold, one for every lane."""
-    return lane.unzigzag(lane.from_planes(planes, lane_bytes))
+    return lane.unzigzag(lane.from_nibbles(planes, lanes, lane_bytes))
 
 
 def split_planes(data: Any, lane_bytes: int) -> NDArray[np.uint8]:

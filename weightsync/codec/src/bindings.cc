@@ -130,23 +130,27 @@ nb::tuple decode_differences(uint32_t code, nb::handle frame, size_t lanes) {
     return run_decoder({spec, bytes.data(), bytes.bytes(), lanes, nullptr});
 }
 
+// All nibble planes of a chunk.
+size_t nibble_bytes(size_t lanes, size_t lane_bytes) { return (lanes + 1) / 2 * 2 * lane_bytes; }
+
 nb::tuple difference_planes(uint32_t code, nb::handle old_chunk, nb::handle new_chunk, uint64_t first_lane) {
     Buffer before(old_chunk), after(new_chunk);
     EncodeJob job = encode_job(code, before, after, first_lane, 0);
-    Memory planes = allocate(before.bytes());
+    size_t plane_bytes = nibble_bytes(job.lanes, job.spec.lane_bytes);
+    Memory planes = allocate(plane_bytes);
     Totals totals;
     {
         nb::gil_scoped_release unlocked;
         totals = kernels().difference_planes(job, planes.get());
     }
-    return nb::make_tuple(array(std::move(planes), before.bytes(), 1), totals.changed, totals.sum_delta);
+    return nb::make_tuple(array(std::move(planes), plane_bytes, 1), totals.changed, totals.sum_delta);
 }
 
 nb::object apply_difference_planes(uint32_t code, nb::handle plane_bytes, nb::handle base) {
     Spec spec = checked_spec(code);
     Buffer planes(plane_bytes), chunk(base);
-    if (planes.bytes() != chunk.bytes()) throw nb::value_error("planes and base differ in length");
     size_t lanes = chunk.lanes(spec.lane_bytes);
+    if (planes.bytes() != nibble_bytes(lanes, spec.lane_bytes)) throw nb::value_error("planes and base differ in length");
     Memory out = allocate(chunk.bytes());
     {
         nb::gil_scoped_release unlocked;
@@ -155,9 +159,21 @@ nb::object apply_difference_planes(uint32_t code, nb::handle plane_bytes, nb::ha
     return array(std::move(out), chunk.bytes(), 1);
 }
 
+nb::object differences_of_planes(nb::handle plane_bytes, size_t lanes, size_t lane_bytes) {
+    unsigned width = checked_width(lane_bytes);
+    Buffer planes(plane_bytes);
+    if (lanes > kMaxLanes || planes.bytes() != nibble_bytes(lanes, width)) throw nb::value_error("the planes do not hold so many lanes");
+    Memory out = allocate(lanes * width);
+    {
+        nb::gil_scoped_release unlocked;
+        kernels().differences_of_planes(width, planes.data(), lanes, out.get());
+    }
+    return array(std::move(out), lanes, width);
+}
+
 using PlaneOperation = void (*)(unsigned, const uint8_t*, size_t, uint8_t*);
 
-nb::object rearrange(nb::handle data, size_t lane_bytes, PlaneOperation operation, size_t item_bytes) {
+nb::object rearrange(nb::handle data, size_t lane_bytes, PlaneOperation operation) {
     unsigned width = checked_width(lane_bytes);
     Buffer in(data);
     size_t lanes = in.lanes(width);
@@ -166,7 +182,7 @@ nb::object rearrange(nb::handle data, size_t lane_bytes, PlaneOperation operatio
         nb::gil_scoped_release unlocked;
         operation(width, in.data(), lanes, out.get());
     }
-    return array(std::move(out), in.bytes() / item_bytes, item_bytes);
+    return array(std::move(out), in.bytes(), 1);
 }
 
 uint64_t chunk_sum(nb::handle data, size_t lane_bytes, uint64_t first_lane) {
@@ -229,11 +245,9 @@ NB_MODULE(_kernel, module) {
     module.def("decode_differences", &decode_differences);
     module.def("difference_planes", &difference_planes);
     module.def("apply_difference_planes", &apply_difference_planes);
-    module.def("differences_of_planes", [](nb::handle planes, size_t lane_bytes) {
-        return rearrange(planes, lane_bytes, kernels().differences_of_planes, lane_bytes);
-    });
-    module.def("split_planes", [](nb::handle data, size_t lane_bytes) { return rearrange(data, lane_bytes, kernels().split_planes, 1); });
-    module.def("join_planes", [](nb::handle planes, size_t lane_bytes) { return rearrange(planes, lane_bytes, kernels().join_planes, 1); });
+    module.def("differences_of_planes", &differences_of_planes);
+    module.def("split_planes", [](nb::handle data, size_t lane_bytes) { return rearrange(data, lane_bytes, kernels().split_planes); });
+    module.def("join_planes", [](nb::handle planes, size_t lane_bytes) { return rearrange(planes, lane_bytes, kernels().join_planes); });
     module.def("chunk_sum", &chunk_sum);
     module.def("changes_sum", &changes_sum);
     module.def("gather", &gather);

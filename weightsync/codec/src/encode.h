@@ -28,7 +28,7 @@ struct Exceptions {
 template <class T>
 class Encoder {
   public:
-    explicit Encoder(const EncodeJob& job) : job_(job), limit_(job.lanes * kDenseNumerator / kDenseDenominator) {}
+    explicit Encoder(const EncodeJob& job) : job_(job), limit_(job.lanes * dense_above(sizeof(T)) / 32) {}
 
     EncodeResult run() {
         EncodeResult result;
@@ -40,6 +40,7 @@ class Encoder {
         result.changed = found_.count;
         result.sum_delta = changes_sum<T>(found_.positions, bytes(found_.before), bytes(found_.after), found_.count, job_.first_lane);
         choose_window();
+        take_differences();
         sort_by_class();
         uint64_t expected = 0, longest = 0;
         plan(expected, longest);
@@ -54,27 +55,39 @@ class Encoder {
     void choose_window() {
         const Spec& spec = job_.spec;
         unsigned mask = (1u << spec.exponent_bits) - 1;
-        window_ = {spec.exponent_shift, mask, 0, class_count(found_.count, spec.exponent_bits, job_.classes)};
+        window_ = {spec.exponent_shift, mask, 0, class_count(found_.count, job_.lanes, spec, job_.classes)};
         header_.classes = window_.classes;
         if (window_.classes == 1) return;
-        uint32_t* histogram = scratch<uint32_t>(Slot::Histogram, mask + 1);
-        std::memset(histogram, 0, (mask + 1) * sizeof *histogram);
-        for (size_t i = 0; i < found_.count; i++) histogram[static_cast<unsigned>(found_.before[i] >> spec.exponent_shift) & mask]++;
+        const uint32_t* histogram = count_exponents(mask);
         header_.first_exponent = window_.first = first_exponent(histogram, mask + 1, window_.classes);
+        for (unsigned e = 0; e <= mask; e++) header_.of[window_.of_exponent(e)].changed += histogram[e];
+    }
+
+    // Of the changed lanes. Two histograms take turns, since neighbours often share a bin.
+    const uint32_t* count_exponents(unsigned mask) {
+        uint32_t* histogram = scratch<uint32_t>(Slot::Histogram, 2 * (mask + 1));
+        std::memset(histogram, 0, 2 * (mask + 1) * sizeof *histogram);
+        unsigned shift = job_.spec.exponent_shift;
+        for (size_t i = 0; i < found_.count; i++) histogram[(static_cast<unsigned>(found_.before[i] >> shift) & mask) * 2 + i % 2]++;
+        for (unsigned e = 0; e <= mask; e++) histogram[e] = histogram[2 * e] + histogram[2 * e + 1];
+        return histogram;
+    }
+
+    // Of keys, in the place of the new values.
+    void take_differences() {
+        bool is_float = job_.spec.is_float;
+        for (size_t i = 0; i < found_.count; i++)
+            found_.after[i] = static_cast<T>(key(found_.after[i], is_float) - key(found_.before[i], is_float));
     }
 
     void sort_by_class() {
         sorted_.gaps = scratch<uint32_t>(Slot::Gaps, found_.count);
-        sorted_.differences = scratch<T>(Slot::Differences, found_.count);
+        sorted_.differences = scratch<T>(Slot::Differences, found_.count + kBlock);
         if (window_.classes == 1) return keep_order();
         uint8_t* classes = scratch<uint8_t>(Slot::Classes, found_.count);
-        uint32_t counts[kMaxClasses] = {}, next[kMaxClasses], after[kMaxClasses] = {};
         for (size_t i = 0; i < found_.count; i++) classes[i] = static_cast<uint8_t>(window_.of(found_.before[i]));
-        for (size_t i = 0; i < found_.count; i++) counts[classes[i]]++;
-        for (unsigned c = 0, sum = 0; c < window_.classes; sum += counts[c++]) sorted_.start[c] = next[c] = sum;
-        sorted_.start[window_.classes] = static_cast<uint32_t>(found_.count);
-        rank(classes, next, after);
-        for (unsigned c = 0; c < window_.classes; c++) sorted_.gap_total[c] = after[c] - counts[c];
+        for (unsigned c = 0; c < window_.classes; c++) sorted_.start[c + 1] = sorted_.start[c] + header_.of[c].changed;
+        rank(classes);
     }
 
     void keep_order() {
@@ -82,18 +95,19 @@ class Encoder {
         for (size_t i = 0; i < found_.count; i++) {
             sorted_.gaps[i] = found_.positions[i] - after;
             after = found_.positions[i] + 1;
-            sorted_.differences[i] = difference(i);
         }
-        sorted_.start[0] = 0;
-        sorted_.start[1] = static_cast<uint32_t>(found_.count);
+        std::memcpy(sorted_.differences, found_.after, found_.count * sizeof(T));
+        header_.of[0].changed = sorted_.start[1] = static_cast<uint32_t>(found_.count);
         sorted_.gap_total[0] = after - found_.count;
     }
 
-    // `next` is where the next change of each class goes, `after` its first rank that is not passed yet.
-    void rank(const uint8_t* classes, uint32_t* next, uint32_t* after) {
+    void rank(const uint8_t* classes) {
         Tile tile;
         Scanner<T> scanner(window_);
         uint32_t carry[kMaxClasses] = {};
+        // Per class, in one word: where its next change goes (high half), and its first rank that is not passed yet.
+        uint64_t state[kMaxClasses];
+        for (unsigned c = 0; c < kMaxClasses; c++) state[c] = uint64_t{sorted_.start[c]} << 32;
         found_.positions[found_.count] = UINT32_MAX;
         size_t i = 0;
         for (size_t first = 0; i < found_.count; first += kTile) {
@@ -102,18 +116,14 @@ class Encoder {
             for (; found_.positions[i] < first + lanes; i++) {
                 unsigned c = classes[i];
                 size_t place = found_.positions[i] - first, block = place / kBlock;
-                uint32_t at = tile.ranks[block][c] + count_bits(tile.members[block][c] & low_mask(place % kBlock));
-                uint32_t to = next[c]++;
-                sorted_.gaps[to] = at - after[c];
-                sorted_.differences[to] = difference(i);
-                after[c] = at + 1;
+                uint64_t at = tile.ranks[block][c] + count_bits(tile.members[block][c] & ((uint64_t{1} << place % kBlock) - 1));
+                uint64_t now = state[c], to = now >> 32;
+                state[c] = (now - (now & UINT32_MAX)) + (uint64_t{1} << 32) + at + 1;
+                sorted_.gaps[to] = static_cast<uint32_t>(at - now);
+                sorted_.differences[to] = found_.after[i];
             }
         }
-    }
-
-    T difference(size_t i) const {
-        bool is_float = job_.spec.is_float;
-        return static_cast<T>(key(found_.after[i], is_float) - key(found_.before[i], is_float));
+        for (unsigned c = 0; c < window_.classes; c++) sorted_.gap_total[c] = (state[c] & UINT32_MAX) - header_.of[c].changed;
     }
 
     // Chooses the parameters of every class. `expected`: bits by the estimate that all implementations share; `longest`: bits at most.
@@ -122,9 +132,8 @@ class Encoder {
         exceptions_.excess = scratch<T>(Slot::Excess, found_.count);
         exceptions_.start[0] = 0;
         for (unsigned c = 0; c < window_.classes; c++) {
-            uint64_t count = sorted_.start[c + 1] - sorted_.start[c];
             ClassHeader& header = header_.of[c];
-            header.changed = static_cast<uint32_t>(count);
+            uint64_t count = header.changed;
             exceptions_.start[c + 1] = exceptions_.start[c];
             if (count) {
                 uint64_t bits = plan_places(c, header) + count;
@@ -165,13 +174,13 @@ class Encoder {
         uint32_t *gaps = exceptions_.gaps + exceptions_.start[c], last = 0;
         T* excess = exceptions_.excess + exceptions_.start[c];
         uint32_t found = 0;
-        for (uint32_t i = 0; i < header.changed; i++) {
-            T size = magnitude(differences[i]);
-            gaps[found] = i - last;
-            excess[found] = static_cast<T>(size - 2);
-            bool large = size > 1;
-            found += large;
-            last = large ? i + 1 : last;
+        for (uint32_t i = 0; i < header.changed; i += kBlock) {
+            for (uint64_t large = large_ones(differences + i, header.changed - i); large != 0; large &= large - 1) {
+                uint32_t at = i + lowest_bit(large);
+                gaps[found] = at - last;
+                excess[found++] = static_cast<T>(magnitude(differences[at]) - 2);
+                last = at + 1;
+            }
         }
         if (found == 0) return 0;
         exceptions_.start[c + 1] = exceptions_.start[c] + found;
@@ -198,6 +207,13 @@ class Encoder {
         header.k_exceptions = static_cast<uint8_t>(k_gaps);
         header.k_magnitudes = static_cast<uint8_t>(list.k);
         return list.bits;
+    }
+
+    // Bit i: whether difference i of up to 64 exceeds one in magnitude. Up to kBlock more are read.
+    static uint64_t large_ones(const T* differences, size_t count) {
+        alignas(64) uint8_t flags[kBlock];
+        for (size_t i = 0; i < kBlock; i++) flags[i] = static_cast<T>(differences[i] + 1) > 2;
+        return nonzero_bytes(flags) & low_mask(count < kBlock ? static_cast<unsigned>(count) : kBlock);
     }
 
     static T magnitude(T difference) {
@@ -239,11 +255,11 @@ class Encoder {
     }
 
     static void put_signs(BitWriter& out, const T* differences, size_t count) {
-        for (size_t i = 0; i < count; i += 32) {
-            unsigned group = count - i < 32 ? static_cast<unsigned>(count - i) : 32;
-            uint64_t signs = 0;
-            for (unsigned j = 0; j < group; j++) signs |= static_cast<uint64_t>(differences[i + j] >> (8 * sizeof(T) - 1)) << j;
-            out.put(signs, group);
+        for (size_t i = 0; i < count; i += kBlock) {
+            alignas(64) uint8_t flags[kBlock];
+            for (size_t j = 0; j < kBlock; j++) flags[j] = differences[i + j] >> (8 * sizeof(T) - 1) != 0;
+            unsigned group = count - i < kBlock ? static_cast<unsigned>(count - i) : kBlock;
+            out.put_wide(nonzero_bytes(flags) & low_mask(group), group);
         }
     }
 

@@ -3,13 +3,12 @@
 
 namespace weightsync::WS_LEVEL {
 
-inline bool too_many(uint64_t changed, uint64_t lanes) { return changed * kDenseDenominator > lanes * kDenseNumerator; }
-
 inline bool too_large(uint64_t bits, uint64_t nbytes) { return bits > nbytes * 7; }
 
-inline unsigned class_count(uint64_t changed, unsigned exponent_bits, unsigned wanted) {
-    unsigned fitting = changed >= 2048 ? 16 : changed >= 512 ? 12 : changed >= 128 ? 8 : changed >= 32 ? 4 : changed >= 16 ? 2 : 1;
-    unsigned count = wanted ? wanted : fitting, exponents = 1u << exponent_bits;
+inline unsigned class_count(uint64_t changed, uint64_t lanes, const Spec& spec, unsigned wanted) {
+    bool hurry = changed > lanes * classes_up_to(spec.lane_bytes) / 32;
+    unsigned fitting = hurry ? 1 : changed >= 2048 ? 16 : changed >= 512 ? 12 : changed >= 128 ? 8 : changed >= 32 ? 4 : changed >= 16 ? 2 : 1;
+    unsigned count = wanted ? wanted : fitting, exponents = 1u << spec.exponent_bits;
     return count < exponents ? count : exponents;
 }
 

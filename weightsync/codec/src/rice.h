@@ -43,15 +43,26 @@ inline Choice magnitude_parameter(const Lengths& lengths, uint64_t count, unsign
     return best;
 }
 
-// Values of at most 32 bits; k <= kMaxGapParameter.
-inline void put_gaps(BitWriter& out, const uint32_t* gaps, size_t count, unsigned k) {
+// Low k bits of each value, as many values at a time as fit into one put.
+template <class T>
+inline void put_remainders(BitWriter& out, const T* values, size_t count, unsigned k) {
     uint64_t mask = low_mask(k);
     size_t i = 0;
-    for (; i + 2 <= count; i += 2) out.put((gaps[i] & mask) | (gaps[i + 1] & mask) << k, 2 * k);
-    if (i < count) out.put(gaps[i] & mask, k);
-    i = 0;
+    if (k <= 14) {
+        for (; i + 4 <= count; i += 4) {
+            uint64_t low = (values[i] & mask) | (values[i + 1] & mask) << k, high = (values[i + 2] & mask) | (values[i + 3] & mask) << k;
+            out.put(low | high << 2 * k, 4 * k);
+        }
+    }
+    for (; i < count; i++) out.put_wide(values[i] & mask, k);
+}
+
+// quotient(i) for each i below `count`, two at a time where they are short.
+template <class Quotient>
+inline void put_quotients(BitWriter& out, size_t count, Quotient quotient) {
+    size_t i = 0;
     for (; i + 2 <= count; i += 2) {
-        uint64_t first = gaps[i] >> k, second = gaps[i + 1] >> k;
+        uint64_t first = quotient(i), second = quotient(i + 1);
         if (first + second <= 54) {
             out.put(uint64_t{1} << first | uint64_t{2} << (first + second), static_cast<unsigned>(first + second) + 2);
         } else {
@@ -59,19 +70,21 @@ inline void put_gaps(BitWriter& out, const uint32_t* gaps, size_t count, unsigne
             out.put_unary(second);
         }
     }
-    if (i < count) out.put_unary(gaps[i] >> k);
+    if (i < count) out.put_unary(quotient(i));
+}
+
+inline void put_gaps(BitWriter& out, const uint32_t* gaps, size_t count, unsigned k) {
+    put_remainders(out, gaps, count, k);
+    put_quotients(out, count, [=](size_t i) { return uint64_t{gaps[i]} >> k; });
 }
 
 template <class T>
 inline void put_magnitudes(BitWriter& out, const T* values, size_t count, unsigned k, unsigned width) {
-    uint64_t mask = low_mask(k);
-    for (size_t i = 0; i < count; i++) out.put_wide(values[i] & mask, k);
-    for (size_t i = 0; i < count; i++) {
-        uint64_t quotient = uint64_t{values[i]} >> k;
-        out.put_unary(quotient < kUnaryLimit ? quotient : kUnaryLimit);
-    }
+    put_remainders(out, values, count, k);
+    auto quotient = [=](size_t i) { return uint64_t{values[i]} >> k; };
+    put_quotients(out, count, [=](size_t i) { return quotient(i) < kUnaryLimit ? quotient(i) : kUnaryLimit; });
     for (size_t i = 0; i < count; i++)
-        if (uint64_t{values[i]} >> k >= kUnaryLimit) out.put_wide(values[i], width);
+        if (quotient(i) >= kUnaryLimit) out.put_wide(values[i], width);
 }
 
 // Turns gaps into ascending ranks below `limit`. False when the data ends or a rank reaches `limit`.

@@ -22,7 +22,10 @@ struct Window {
 
     template <class T>
     unsigned of(T lane) const {
-        unsigned exponent = static_cast<unsigned>(lane >> shift) & exponent_mask;
+        return of_exponent(static_cast<unsigned>(lane >> shift) & exponent_mask);
+    }
+
+    unsigned of_exponent(unsigned exponent) const {
         unsigned above = exponent > first ? exponent - first : 0;
         return above < classes ? above : classes - 1;
     }

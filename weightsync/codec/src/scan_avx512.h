@@ -7,6 +7,12 @@ namespace weightsync::WS_LEVEL {
 
 inline __m512i load512(const uint8_t* data) { return _mm512_loadu_si512(data); }
 
+// Bit i: whether byte i of 64 is not 0.
+inline uint64_t nonzero_bytes(const uint8_t* bytes) {
+    __m512i all = _mm512_load_si512(bytes);
+    return _mm512_test_epi8_mask(all, all);
+}
+
 // Writes the lanes of one vector that `mask` selects; returns behind them. The whole vector may be overwritten.
 template <class T>
 inline T* compress(T* out, uint64_t mask, __m512i lanes) {

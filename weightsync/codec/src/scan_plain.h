@@ -18,6 +18,8 @@ inline uint64_t equal_bytes(const uint8_t* bytes, uint8_t value) {
 #endif
 }
 
+inline uint64_t nonzero_bytes(const uint8_t* bytes) { return ~equal_bytes(bytes, 0); }
+
 template <class T>
 inline void find_in_block(const uint8_t* before, const uint8_t* after, uint32_t first, ChangedLanes<T>& found) {
     if (std::memcmp(before, after, kBlock * sizeof(T)) == 0) return;
