@@ -137,7 +137,7 @@ def dispatch_level() -> str:
     return transforms().level()
 
 
-def _lanes(dtype: DType, data: Buffer) -> int:
+def _lanes(dtype: DType, data: Any) -> int:
     nbytes = len(data) if type(data) is bytes else memoryview(data).nbytes
     if nbytes % dtype.lane_bytes:
         raise Invalid(f"{nbytes} bytes are no whole number of {dtype.name} lanes")
@@ -156,12 +156,12 @@ def _needed(base: Buffer | None) -> Buffer:
     return base
 
 
-def _bytes(frame: Buffer) -> memoryview:
+def _bytes(frame: Any) -> memoryview:
     view = memoryview(frame)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-def _raw(new: Buffer) -> bytes:
+def _raw(new: Any) -> bytes:
     return b"".join((bytes([Codec.RAW]), memoryview(new).cast("B")))
 
 

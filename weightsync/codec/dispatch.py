@@ -3,12 +3,14 @@
 `WEIGHTSYNC_KERNEL` = auto (default), avx512, avx2, portable or reference. All of them write the same frames.
 """
 
+import importlib
 import os
 import warnings
 from functools import cache
-from types import ModuleType
+from typing import cast
 
 from weightsync.codec.reference import transforms as reference
+from weightsync.codec.transforms import Transforms
 from weightsync.errors import Invalid, Unsupported
 
 LEVELS = ("avx512", "avx2", "portable")
@@ -16,23 +18,23 @@ _VARIABLE = "WEIGHTSYNC_KERNEL"
 
 
 @cache
-def transforms() -> ModuleType:
-    """The module that computes, by the environment of this process; `reference.transforms` lists its functions."""
+def transforms() -> Transforms:
+    """The module that computes, by the environment of this process."""
     wanted = os.environ.get(_VARIABLE, "auto")
     if wanted not in ("auto", "reference", *LEVELS):
         raise Invalid(f"{_VARIABLE}={wanted!r} is not known", remedy=f"use auto, reference or one of {', '.join(LEVELS)}")
     if wanted == "reference":
         return reference
     try:
-        from weightsync.codec import kernel
+        kernel = importlib.import_module("weightsync.codec.kernel")
     except ImportError as error:
         return _without_kernel(wanted, error)
     if wanted != "auto":
         kernel.use_level(wanted)
-    return kernel
+    return cast("Transforms", kernel)
 
 
-def _without_kernel(wanted: str, error: ImportError) -> ModuleType:
+def _without_kernel(wanted: str, error: ImportError) -> Transforms:
     if wanted != "auto":
         raise Unsupported(f"{_VARIABLE}={wanted} needs the compiled kernel: {error}", remedy="install with a C++ compiler") from error
     warnings.warn(

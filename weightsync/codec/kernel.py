@@ -1,11 +1,7 @@
-"""The compiled kernel behind the interface of `reference.transforms`: element types become the few numbers that it takes."""
-
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+"""The compiled kernel behind the interface of `Transforms`: element types become the few numbers that it takes."""
 
 from weightsync.codec import _kernel
+from weightsync.codec.transforms import Chunk, Lanes, Planes, Positions
 from weightsync.errors import Unsupported
 from weightsync.format.dtypes import DTYPES, DType, Order
 
@@ -34,21 +30,26 @@ def use_level(name: str) -> None:
         raise Unsupported(f"this processor or build has no kernel level {name!r}", remedy="use auto")
 
 
-def encode_classgap(dtype: DType, old: Any, new: Any, first_lane: int, classes: int) -> tuple[bytes | None, int, int]:
+def encode_classgap(dtype: DType, old: Chunk, new: Chunk, first_lane: int, classes: int) -> tuple[bytes | None, int, int]:
+    """See `Transforms`."""
     return _kernel.encode_classgap(_SPECS[dtype.name], old, new, first_lane, classes)
 
 
-def decode_classgap(dtype: DType, frame: Any, base: Any) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+def decode_classgap(dtype: DType, frame: Chunk, base: Chunk) -> tuple[Positions, Lanes]:
+    """See `Transforms`."""
     return _kernel.decode_classgap(_SPECS[dtype.name], frame, base)
 
 
-def decode_differences(dtype: DType, frame: Any, lanes: int) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+def decode_differences(dtype: DType, frame: Chunk, lanes: int) -> tuple[Positions, Lanes]:
+    """See `Transforms`."""
     return _kernel.decode_differences(_SPECS[dtype.name], frame, lanes)
 
 
-def difference_planes(dtype: DType, old: Any, new: Any, first_lane: int) -> tuple[NDArray[np.uint8], int, int]:
+def difference_planes(dtype: DType, old: Chunk, new: Chunk, first_lane: int) -> tuple[Planes, int, int]:
+    """See `Transforms`."""
     return _kernel.difference_planes(_SPECS[dtype.name], old, new, first_lane)
 
 
-def apply_difference_planes(dtype: DType, planes: NDArray[np.uint8], base: Any) -> NDArray[np.uint8]:
+def apply_difference_planes(dtype: DType, planes: Planes, base: Chunk) -> Planes:
+    """See `Transforms`."""
     return _kernel.apply_difference_planes(_SPECS[dtype.name], planes, base)

@@ -20,7 +20,7 @@ from weightsync.codec.limits import MIN_ZSTD_BYTES, ZSTD_WINDOW_BYTES
 from weightsync.codec.reference.bits import Malformed
 from weightsync.codec.reference.varint import ByteReader, put
 
-Plane = bytes | memoryview
+Plane = bytes | memoryview  # compressed | as it is
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _LONGEST_HEADER = 1 + 5 + 16 * 5  # bytes
 
@@ -51,7 +51,7 @@ def count_and_bytes(codec: Codec, lanes: int, lane_bytes: int) -> tuple[int, int
 def pack(codec: Codec, planes: NDArray[np.uint8], lanes: int, lane_bytes: int) -> tuple[bytes, bool]:
     """(frame, whether any plane was worth compressing)."""
     count, nbytes = count_and_bytes(codec, lanes, lane_bytes)
-    stored = [_smaller(memoryview(planes[p * nbytes : (p + 1) * nbytes])) for p in range(count)]
+    stored = [_smaller(planes[p * nbytes : (p + 1) * nbytes].data) for p in range(count)]
     compressed = [isinstance(plane, bytes) for plane in stored]
     mask = sum(1 << p for p, is_compressed in enumerate(compressed) if is_compressed)
     lengths = b"".join(put(len(plane)) for plane, is_compressed in zip(stored, compressed, strict=True) if is_compressed)

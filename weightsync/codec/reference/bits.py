@@ -38,10 +38,12 @@ class BitReader:
         self._at = 0
 
     def fixed(self, count: int, width: int) -> U64:
+        """`count` values of `width` bits."""
         taken = self._take(count * width).reshape(count, width).astype(np.uint64)
         return np.asarray((taken << np.arange(width, dtype=np.uint64)).sum(axis=1, dtype=np.uint64))
 
     def unary(self, count: int) -> U64:
+        """`count` unary codes."""
         ends = np.flatnonzero(self._bits[self._at :])[:count]
         if len(ends) < count:
             raise Malformed("the bit stream ends inside a unary code")

@@ -38,6 +38,7 @@ class Header:
 
 
 def read_header(dtype: DType, frame: bytes, lanes: int) -> Header:
+    """The header of a frame for a chunk of `lanes`; raises `Malformed`."""
     if len(frame) > frame_limit(lanes * dtype.lane_bytes):
         raise Malformed("the frame is longer than any such chunk's")
     reader = ByteReader(frame)

@@ -9,7 +9,7 @@ from weightsync.format.dtypes import DType, Order
 
 Lanes = NDArray[Any]  # little-endian unsigned integers of 1, 2, 4 or 8 bytes
 
-LANE_TYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+LANE_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
 def view(data: Any, lane_bytes: int) -> Lanes:
@@ -27,8 +27,9 @@ def keys(lanes: Lanes, order: Order) -> Lanes:
 
 
 def exponents(lanes: Lanes, dtype: DType) -> NDArray[np.int64]:
+    """The exponent bits of each lane."""
     mask = lanes.dtype.type((1 << dtype.exponent_bits) - 1)
-    return ((lanes >> lanes.dtype.type(dtype.exponent_shift)) & mask).astype(np.int64)
+    return np.asarray((lanes >> lanes.dtype.type(dtype.exponent_shift)) & mask, np.int64)
 
 
 def classes(lanes: Lanes, dtype: DType, first_exponent: int, count: int) -> NDArray[np.int64]:
@@ -44,10 +45,11 @@ def weights(positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z ^= z >> np.uint64(32)
     z *= np.uint64(0xD6E8FEB86659FD93)
     z ^= z >> np.uint64(32)
-    return z | np.uint64(1)
+    return np.asarray(z | np.uint64(1))
 
 
 def weighted_sum(values: Lanes, positions: NDArray[np.uint64]) -> int:
+    """Sum of value times weight, mod 2^64."""
     return int((values.astype(np.uint64) * weights(positions)).sum(dtype=np.uint64))
 
 
@@ -55,12 +57,13 @@ def zigzag(differences: Lanes) -> Lanes:
     """Small differences of either sign as small unsigned numbers."""
     width = differences.dtype.itemsize * 8
     sign = differences >> differences.dtype.type(width - 1)
-    return (differences << differences.dtype.type(1)) ^ (differences.dtype.type(0) - sign)
+    return np.asarray((differences << differences.dtype.type(1)) ^ (differences.dtype.type(0) - sign))
 
 
 def unzigzag(values: Lanes) -> Lanes:
+    """Undoes `zigzag`."""
     one = values.dtype.type(1)
-    return (values >> one) ^ (values.dtype.type(0) - (values & one))
+    return np.asarray((values >> one) ^ (values.dtype.type(0) - (values & one)))
 
 
 def to_planes(lanes: Lanes) -> NDArray[np.uint8]:
@@ -69,6 +72,7 @@ def to_planes(lanes: Lanes) -> NDArray[np.uint8]:
 
 
 def from_planes(planes: NDArray[np.uint8], lane_bytes: int) -> Lanes:
+    """Undoes `to_planes`."""
     together = np.ascontiguousarray(planes.reshape(lane_bytes, -1).T)
     return together.reshape(-1).view(LANE_TYPES[lane_bytes])
 
@@ -78,10 +82,11 @@ def to_nibbles(lanes: Lanes) -> NDArray[np.uint8]:
     even = np.concatenate((lanes, np.zeros(len(lanes) % 2, lanes.dtype)))
     planes = to_planes(even).reshape(lanes.dtype.itemsize, -1)
     nibbles = np.stack((planes & 15, planes >> 4), axis=1)
-    return (nibbles[..., 0::2] | nibbles[..., 1::2] << 4).reshape(-1)
+    return np.asarray(nibbles[..., 0::2] | nibbles[..., 1::2] << 4).reshape(-1)
 
 
 def from_nibbles(packed: NDArray[np.uint8], lanes: int, lane_bytes: int) -> Lanes:
+    """Undoes `to_nibbles`."""
     pairs = packed.reshape(lane_bytes, 2, (lanes + 1) // 2)
     nibbles = np.stack((pairs & 15, pairs >> 4), axis=3).reshape(lane_bytes, 2, -1)
     return from_planes((nibbles[:, 0] | nibbles[:, 1] << 4).reshape(-1), lane_bytes)[:lanes]

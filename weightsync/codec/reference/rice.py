@@ -30,10 +30,12 @@ def gap_bits(total: int, count: int, k: int) -> int:
 
 
 def put_gaps(gaps: U64, k: int) -> list[Bits]:
+    """Remainders, then quotients."""
     return [fixed(gaps, k), unary(gaps >> np.uint64(k))]
 
 
 def get_gaps(reader: BitReader, count: int, k: int) -> U64:
+    """What `put_gaps` wrote."""
     low = reader.fixed(count, k)
     return (reader.unary(count) << np.uint64(k)) | low
 
@@ -41,7 +43,7 @@ def get_gaps(reader: BitReader, count: int, k: int) -> U64:
 def length_histogram(values: U64) -> list[int]:
     """How many of `values` have 0, 1, ... 64 significant bits."""
     bounds = np.array([1 << length for length in range(64)], np.uint64)
-    return np.bincount(np.searchsorted(bounds, values, side="right"), minlength=65).tolist()
+    return [int(count) for count in np.bincount(np.searchsorted(bounds, values, side="right"), minlength=65)]
 
 
 def magnitude_parameter(histogram: list[int], width: int) -> tuple[int, int]:
@@ -68,6 +70,7 @@ def put_magnitudes(values: U64, k: int, width: int) -> list[Bits]:
 
 
 def get_magnitudes(reader: BitReader, count: int, k: int, width: int) -> U64:
+    """What `put_magnitudes` wrote; raises `Malformed` for what it never writes."""
     low = reader.fixed(count, k)
     quotients = reader.unary(count)
     if (quotients > UNARY_LIMIT).any():

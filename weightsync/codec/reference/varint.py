@@ -6,6 +6,7 @@ _LONGEST = 5  # bytes
 
 
 def put(value: int) -> bytes:
+    """The bytes of one varint."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -22,12 +23,14 @@ class ByteReader:
         self._at = 0
 
     def byte(self) -> int:
+        """The next byte."""
         if self._at >= len(self._data):
             raise Malformed("the frame ends inside its header")
         self._at += 1
         return self._data[self._at - 1]
 
     def varint(self) -> int:
+        """The next varint."""
         value = 0
         for place in range(_LONGEST):
             byte = self.byte()
@@ -46,4 +49,5 @@ class ByteReader:
         return self._at
 
     def rest(self) -> bytes:
+        """All that was not read."""
         return self._data[self._at :]
