@@ -1,5 +1,6 @@
 """What lies on disk or in shared memory is doubted: flipped bits, planted files, full file systems."""
 
+import errno
 import os
 import resource
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from tests.replica import children
 from tests.replica.test_kill import bring, held
 from tests.replica.world import World, chain, random_weights, sample_layout
-from weightsync.errors import Denied, Invalid, NoSpace, WeightsyncError
+from weightsync.errors import Denied, Invalid, NoSpace, Unavailable, WeightsyncError
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Tensor, make_layout
 from weightsync.replica.cache import ObjectCache
@@ -290,6 +291,27 @@ def test_a_full_file_system(small_tmpfs):
     subprocess.run(["mount", "-o", "remount,size=4m", small_tmpfs], check=True)
     bring(world, path, 2)
     assert held(world, path, 2) == 2
+
+
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_sync_that_fails_is_not_believed(world, place, monkeypatch, nth):
+    bring(world, place / "r", 1)
+    calls = iter(range(100))
+    real = os.fdatasync
+
+    def fails(fd: int) -> None:
+        if next(calls) == nth:
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    with Replica(place / "r", threads=1) as replica:
+        monkeypatch.setattr(os, "fdatasync", fails)
+        with pytest.raises(Unavailable, match="Input/output error"):
+            update(replica, world.catalog, world.records[2], ShardSource(world.catalog))
+        assert replica.version == world.records[1].ref
+        assert bytes(replica.image.data) == world.image(1)
+        assert len(list((place / "r").iterdir())) == 6
+    assert held(world, place / "r", 1) == 1
 
 
 def test_a_cache_without_room_only_keeps_less(world, place):

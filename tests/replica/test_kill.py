@@ -240,5 +240,7 @@ def test_a_failing_point_keeps_the_old_version(world, place, point, monkeypatch)
             assert marked
         assert replica.version == world.records[4 if marked else 1].ref
         assert bytes(replica.image.data) == world.image(4 if marked else 1)
+        left = sorted(p.name.split("-")[0] for p in (place / "r").iterdir())
+        assert marked or left == ["image", "layout", "lock", "readers", "state", "table"]
         monkeypatch.setattr(failpoints, "_armed", {})
     assert held(world, place / "r", 1, 4) == (4 if marked else 1)

@@ -64,6 +64,14 @@ def test_starts_with_nothing(place):
             _ = replica.image
 
 
+def test_a_first_fill_that_is_given_up_leaves_nothing(place):
+    with Replica(place / "r") as replica:
+        with replica.begin(ONE, LAYOUT, OLD_TABLE) as transition:
+            transition.apply(*frames_between(LAYOUT, None, OLD)[0])
+        assert (replica.version, replica.doubt) == (None, "nothing was there")
+        assert names(replica) == ["lock", "readers"]
+
+
 def test_a_filled_image_is_held_and_survives_closing(place):
     with Replica(place / "r") as replica:
         fill(replica)

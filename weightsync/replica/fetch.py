@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from blake3 import blake3
@@ -38,7 +38,7 @@ class ShardSource:
         self._window_bytes = window_bytes
         self._lock = threading.Lock()
 
-    def shards(self, payload: Payload) -> Iterator[tuple[Shard, Buffer]]:
+    def shards(self, payload: Payload) -> Generator[tuple[Shard, Buffer], None, None]:
         """Every shard of `payload` with its verified bytes, in the order in which they arrive; further ones arrive meanwhile.
 
         Raises `Corrupt` naming the object, `Compacted` or `Unavailable` when one is missing, and what the store raises.

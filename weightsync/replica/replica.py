@@ -26,12 +26,13 @@ from weightsync.format.layout import Layout
 from weightsync.format.limits import MAX_DIGESTS_BYTES, MAX_LAYOUT_BYTES
 from weightsync.format.refs import VersionRef
 from weightsync.replica.directory import TEMPORARY, PrivateDirectory
+from weightsync.replica.held import Held, Place
 from weightsync.replica.image import Image
 from weightsync.replica.journal import Journal
 from weightsync.replica.locks import ReadersLock, WriterLock
 from weightsync.replica.parallel import Workers
 from weightsync.replica.state import IMAGE_PREFIX, JOURNAL, LAYOUT_PREFIX, MAX_STATE_BYTES, STATE, TABLE_PREFIX, State
-from weightsync.replica.transition import Held, Place, Transition
+from weightsync.replica.transition import Transition
 
 _log = logging.getLogger(__name__)
 _OURS = (IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX, TEMPORARY)
@@ -141,7 +142,8 @@ class Replica:
         return self._held
 
     def _settle(self, held: Held | None, doubt: str) -> None:
-        self._held, self.doubt, self._transition = held, doubt, None
+        self._held, self._transition = held, None
+        self.doubt = "" if held else doubt or self.doubt
 
     def _load(self) -> None:
         try:

@@ -7,9 +7,8 @@ moment at which the replica becomes the new version, for this process and for on
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -25,36 +24,13 @@ from weightsync.format.dtypes import DType
 from weightsync.format.layout import LEAF_BYTES, Chunk, Layout
 from weightsync.format.refs import VersionRef
 from weightsync.format.root import leaf_digest, root_digest
-from weightsync.replica.directory import PrivateDirectory
+from weightsync.replica.held import Held, Place, Settle
 from weightsync.replica.image import Image
 from weightsync.replica.journal import Journal
-from weightsync.replica.locks import ReadersLock
 from weightsync.replica.state import LAYOUT_PREFIX, STATE, TABLE_PREFIX, State
 from weightsync.store.oserrors import from_os_error
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Held:
-    """A verified version: what the state says, and what it names."""
-
-    state: State
-    layout: Layout
-    table: DigestTable
-    image: Image
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where it happens."""
-
-    directory: PrivateDirectory
-    readers: ReadersLock
-    readers_wait_s: float
-
-
-Settle = Callable[[Held | None, str], None]
 
 
 class Transition:
@@ -84,6 +60,7 @@ class Transition:
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._failed = self._closed = False
+        self._written: set[str] = set()  # files of the new version, so far unmarked
         if fresh or held is None or held.layout.digest != layout.digest:
             self.image = Image.create(place.directory, layout)
             self._in_place, self._leaves = False, bytearray(len(self._chunks) * self._leaf_bytes)
@@ -142,6 +119,7 @@ class Transition:
         table_bytes = contents.to_bytes(layout)
         table = blake3(table_bytes).hexdigest()
         state = State(target, self.image.name, layout.digest, table, root_digest(layout, contents.leaves))
+        self._written = set(state.files)
         if self._held is None or self._held.state.layout != layout.digest:
             directory.replace(LAYOUT_PREFIX + layout.digest, layout.to_bytes())
         directory.replace(TABLE_PREFIX + table, table_bytes)
@@ -166,9 +144,7 @@ class Transition:
         self._closed = True
         if not self._in_place:
             self.image.close()
-            self._settle(self._held, "")
-            self._place.directory.remove(self.image.name)
-            return
+            self._written.add(self.image.name)
         try:
             self._roll_back()
         except (WeightsyncError, OSError) as error:
@@ -178,6 +154,8 @@ class Transition:
             raise
         self._end_journal(discard=True)
         self._settle(self._held, "")
+        for name in self._written - (self._held.state.files if self._held else frozenset()):
+            self._place.directory.remove(name)
 
     @contextmanager
     def _writing(self, number: int, leaf: bytes | None) -> Iterator[tuple[Chunk, DType, memoryview]]:
@@ -240,6 +218,7 @@ class Transition:
             with self._lock:
                 if self._journal is None:
                     self._journal = self._open_journal()
+                    failpoint("subscribe.journal_open")
         return self._journal
 
     def _open_journal(self) -> Journal:
@@ -247,12 +226,10 @@ class Transition:
             raise Invalid("nothing to go back to")
         self._place.readers.acquire(exclusive=True, wait_s=self._place.readers_wait_s)
         try:
-            journal = Journal.create(self._place.directory, self._held.state.digest)
+            return Journal.create(self._place.directory, self._held.state.digest)
         except BaseException:
             self._place.readers.release()
             raise
-        failpoint("subscribe.journal_open")
-        return journal
 
     def check_complete(self) -> tuple[VersionRef, DigestTable]:
         """Where it leads, if every chunk is there. Raises `Corrupt` naming one that is not, `Invalid`."""

@@ -6,7 +6,7 @@ damaged is given up for another path, if there is one.
 
 import logging
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 
 from weightsync.catalog import Catalog, VersionRecord
@@ -169,14 +169,16 @@ class _Walk:
 
     def _step(self, transition: Transition, payload: Payload) -> None:
         asked = self._clock.monotonic_s()
-        for shard, data in self._source.shards(payload):
-            failpoint("subscribe.fetched")
-            got = self._clock.monotonic_s()
-            self._seconds.fetch_s += got - asked
-            self._apply(transition, payload, shard, data)
-            self._report(shard.nbytes)
-            asked = self._clock.monotonic_s()
-            self._seconds.apply_s += asked - got
+        # Closed also after an error, so that no download goes on behind its back.
+        with closing(self._source.shards(payload)) as shards:
+            for shard, data in shards:
+                failpoint("subscribe.fetched")
+                got = self._clock.monotonic_s()
+                self._seconds.fetch_s += got - asked
+                self._apply(transition, payload, shard, data)
+                self._report(shard.nbytes)
+                asked = self._clock.monotonic_s()
+                self._seconds.apply_s += asked - got
         transition.check_complete()
 
     def _apply(self, transition: Transition, payload: Payload, shard: Shard, data: Buffer) -> None:

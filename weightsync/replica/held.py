@@ -1,0 +1,33 @@
+"""What a replica holds, and where: shared by `Replica` and its transitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weightsync.format.digests import DigestTable
+from weightsync.format.layout import Layout
+from weightsync.replica.directory import PrivateDirectory
+from weightsync.replica.image import Image
+from weightsync.replica.locks import ReadersLock
+from weightsync.replica.state import State
+
+
+@dataclass(frozen=True)
+class Held:
+    """A verified version: what the state says, and what it names."""
+
+    state: State
+    layout: Layout
+    table: DigestTable
+    image: Image
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it happens."""
+
+    directory: PrivateDirectory
+    readers: ReadersLock
+    readers_wait_s: float
+
+
+Settle = Callable[[Held | None, str], None]  # what is held from now on; if nothing, why
