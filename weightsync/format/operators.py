@@ -50,9 +50,11 @@ class Run:
         """Reads the record of this run."""
         fields = _open(envelope, "run", run)
         run_id, model, created_ms = fields.hex("run_id", WRITE_ID), fields.text("model"), fields.integer("created_ms")
-        trusted = tuple(name for name in fields.array("trusted") if isinstance(name, str))
+        trusted = fields.array("trusted")
         fields.done()
-        return cls(run, run_id, model, created_ms, trusted)
+        if not all(isinstance(name, str) for name in trusted):
+            raise Corrupt("a trusted key of the run is not named by text")
+        return cls(run, run_id, model, created_ms, tuple(trusted))
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Boundary:
         good = all(type(since) is int for since in marked.values()) and all(isinstance(name, str) for name in names)
         if not good or not all(isinstance(r, list) and len(r) == 2 and all(type(n) is int for n in r) for r in ranges):
             raise Corrupt("the boundary is malformed")
+        if not all(1 <= first <= last for first, last in ranges):
+            raise Corrupt("the boundary condemns an impossible range of versions")
         return cls(run, write_id, marked, tuple((first, last) for first, last in ranges), tuple(names), policy)
 
 

@@ -188,6 +188,8 @@ class Manifest:
         fields.done()
         if (manifest.run, manifest.version) != (run, version):
             raise Corrupt(f"{what} is that of version {manifest.version} of run {manifest.run!r}")
+        if manifest.parent is not None and manifest.parent.version >= version:
+            raise Corrupt(f"{what} grows from version {manifest.parent.version}, which is not older")
         if manifest.base and (manifest.parent is None or manifest.base != manifest.parent.version):
             raise Corrupt(f"{what} has a first payload that does not start from its parent")
         return manifest
