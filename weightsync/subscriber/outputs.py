@@ -70,6 +70,7 @@ class DirectoryOutput:
             self._lock = self._acquire()
             self._book = self._read_book()
             self._clean()
+            self._prune()
 
     @property
     def version(self) -> VersionRef | None:
@@ -128,7 +129,9 @@ class DirectoryOutput:
 
     def _prune(self) -> None:
         """Removes what is beyond `keep`. A failure costs space only: the version is delivered."""
-        gone, kept = self._book.kept[: -self._keep], self._book.kept[-self._keep :]
+        current = self._current()
+        gone = [ref for ref in self._book.kept[: -self._keep] if str(ref.version) != current]
+        kept = [ref for ref in self._book.kept if ref not in gone]
         try:
             for ref in gone:
                 self._discard(self._directory / str(ref.version))
