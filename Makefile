@@ -17,7 +17,7 @@ SERVICES := $(if $(PROTOS),$(shell grep -l '^service ' $(PROTOS)))
 GENERATE = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
     $(if $(SERVICES),&& $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=$(1) $(SERVICES))
 
-.PHONY: help install demo test check static format-check lint types layers protos proto format bench clean
+.PHONY: help install demo test check static format-check lint types layers protos proto proto-release format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -62,9 +62,11 @@ types: $(READY)
 layers: $(READY)
 	@$(BIN)/lint-imports --no-logo
 
-# Lints the protos, and checks that the generated code in the tree is what they generate.
+# Lints the protos, checks that nothing released is broken, and that the generated code in the tree is what they generate.
 protos: $(READY)
 	@$(BIN)/buf lint proto
+	@$(BIN)/buf breaking proto --against proto/released.binpb || { \
+	    echo "That breaks clients and servers of the released protos: reserve the old field and add another." >&2; exit 1; }
 	@rm -rf build/protos && mkdir -p build/protos
 	@$(call GENERATE,build/protos)
 	@for made in $$(cd build/protos && find . -type f); do \
@@ -74,6 +76,10 @@ protos: $(READY)
 
 proto: $(READY)
 	@$(call GENERATE,.)
+
+# Makes the protos as they are now what `protos` compares with: at a release.
+proto-release: protos
+	@$(BIN)/buf build proto --exclude-source-info -o proto/released.binpb
 
 format: $(READY)
 	@$(BIN)/ruff format .

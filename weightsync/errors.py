@@ -4,6 +4,7 @@
     ├── Unavailable     retry later; nothing is known to be wrong        exit 3
     │   ├── OutcomeUnknown   a write may or may not have been applied: read back before retrying
     │   ├── Denied           credentials or file permissions: fix them, then retry
+    │   │   └── Unauthenticated   who calls is not known: give a credential that holds
     │   └── NoSpace          disk or shared memory is full: free some, then retry
     ├── Conflict        re-read and decide again                         exit 1
     │   └── AlreadyExists    a create-only key is taken by other bytes
@@ -52,6 +53,12 @@ class Denied(Unavailable):
     """The store or the file system refuses us."""
 
     kind = "denied"
+
+
+class Unauthenticated(Denied):
+    """A server does not know who calls: no credential, or one that does not hold."""
+
+    kind = "unauthenticated"
 
 
 class NoSpace(Unavailable):

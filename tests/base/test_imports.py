@@ -8,10 +8,11 @@ from pathlib import Path
 import weightsync
 
 PACKAGE = Path(weightsync.__file__).parent
-OPTIONAL = ("torch", "safetensors", "vllm", "sglang", "matplotlib", "pytest", "hypothesis")
+OPTIONAL = ("torch", "safetensors", "grpc", "vllm", "sglang", "matplotlib", "pytest", "hypothesis")
 NOT_CORE = (
     "weightsync.cli.demo",
     "weightsync.codec.kernel",  # only where a compiler was found
+    "weightsync.control",
     "weightsync.engine",
     "weightsync.publisher.torch_source",
     "weightsync.rl",
@@ -33,7 +34,7 @@ def modules() -> list[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if not f"{name}.".startswith(tuple(f"{other}." for other in NOT_CORE)) and parts[-1] != "__main__":
+        if not name.endswith("_pb2_grpc") and not f"{name}.".startswith(tuple(f"{other}." for other in NOT_CORE)) and parts[-1] != "__main__":
             names.append(name)
     return names
 
