@@ -30,7 +30,9 @@ def own(cli, tmp_path) -> dict[str, str]:
 
 
 def test_the_demo(cli, checkpoints, tmp_path):
-    result = cli("demo", "--checkpoints", checkpoints, "--json", env=own(cli, tmp_path))
+    users = {"WEIGHTSYNC_STORE": (tmp_path / "production").as_uri(), "WEIGHTSYNC_RUN": "production"}
+    result = cli("demo", "--checkpoints", checkpoints, "--json", env=own(cli, tmp_path) | users)
+    assert not (tmp_path / "production").exists()
     found = result.json
     assert (found["ok"], found["bit_identical"], found["subscribers"]) == (True, True, 2)
     assert [(v["version"], v["form"], v["bit_identical"]) for v in found["versions"]] == [

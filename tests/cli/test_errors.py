@@ -53,6 +53,7 @@ MATRIX = [
     ("versions {at} --trusted-keys /does/not/exist", 2, "invalid"),
     ("demo --checkpoints /does/not/exist", 2, "invalid"),
     ("demo --checkpoints {empty}", 2, "invalid"),
+    ("demo --store mem://x --checkpoints {one}", 2, "invalid"),
 ]
 
 
@@ -66,7 +67,7 @@ def taken(tmp_path_factory):
 
 @pytest.mark.parametrize(("line", "code", "kind"), MATRIX, ids=[line for line, _, _ in MATRIX])
 def test_matrix(cli, shared, taken, tmp_path, line, code, kind):  # noqa: PLR0917  fixtures
-    filled = line.format(at=" ".join(shared.at), store=shared.url, dir=taken, empty=tmp_path)
+    filled = line.format(at=" ".join(shared.at), store=shared.url, dir=taken, empty=tmp_path, one=shared.checkpoints[1].parent)
     result = cli(*filled.split(), "--json", code=code)
     error = result.json["error"]
     assert error["kind"] == kind

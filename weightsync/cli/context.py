@@ -72,7 +72,7 @@ class Context:
         return open_catalog(self.settings, self.store)
 
     def with_settings(self, **changes: Any) -> "Context":
-        """Another context that differs in some settings. To be closed on its own."""
+        """Another context whose flags differ. To be closed on its own."""
         other = Context({**self._flags, **changes})
         other.out = self.out
         return other

@@ -11,7 +11,7 @@ import typer
 
 from weightsync.cli import words
 from weightsync.cli.context import Context
-from weightsync.cli.options import RUN, STORE, verb
+from weightsync.cli.options import verb
 from weightsync.cli.signals import sigterm_interrupts
 from weightsync.clock import SYSTEM
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STEPS = 6
 
 
-@verb(STORE, RUN)
+@verb()
 def demo(
     context: Context,
     *,
@@ -34,6 +34,10 @@ def demo(
         typer.Option("--checkpoints", metavar="DIR", help="Publish these instead of training: a directory or file per step."),
     ] = None,
     lr: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate of the policy gradient.")] = 1e-6,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="Publish here, not to a temporary directory (WEIGHTSYNC_STORE is ignored).")
+    ] = None,
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Name of the run there.")] = "demo",
     subscribers: Annotated[int, typer.Option("--subscribers", metavar="N", min=1, max=16, help="Subscriber processes.")] = 2,
 ) -> int:
     """Shows the whole loop on this machine.
@@ -58,11 +62,12 @@ def demo(
         home, images = (Path(stack.enter_context(_directory(place))) for place in (None, _memory()))
         table = stack.enter_context(LiveTable(remark="input" if checkpoints else "reward", as_json=context.out.as_json))
         table.doing("preparing ...")
+        here = context.with_settings(store=store or (home / "store").as_uri(), run=run, cache=home / "publisher")
         rows: list[Row] = []
         loop: Loop | None = None
         for checkpoint in _input(home, checkpoints, steps, lr):
             # Not before there is something to publish: a wrong directory should not start processes.
-            loop = loop or stack.enter_context(Loop(context, home, images, subscribers, table.doing))
+            loop = loop or stack.enter_context(Loop(here, home, images, subscribers, table.doing))
             rows.append(loop.carry(checkpoint))
             table.add(rows[-1])
             table.doing("waiting for the next step ...")

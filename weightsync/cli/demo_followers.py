@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from typing import Any, Self
 from weightsync.errors import Unavailable
 
 PATIENCE_S = 60.0
+SLOW_BYTES_PER_S = 20e6  # a subscriber that is slower than this is taken to hang
 STOP_S = 10.0
 
 
@@ -36,17 +38,18 @@ class Follower:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            event = json.loads(line)
-            self._events.put(event if isinstance(event, dict) else {})
+            with suppress(ValueError):
+                self._events.put(json.loads(line))
         self._events.put(None)
 
-    def wait_for(self, version: int) -> dict[str, Any]:
-        """The event that says that `version` is written out. Raises `Unavailable` with the process's own words if it does not come."""
+    def wait_for(self, version: int, nbytes: int) -> dict[str, Any]:
+        """The event that says that `version`, of `nbytes`, is written out. Raises `Unavailable` with the process's own words."""
+        patience_s = PATIENCE_S + nbytes / SLOW_BYTES_PER_S
         while True:
             try:
-                event = self._events.get(timeout=PATIENCE_S)
+                event = self._events.get(timeout=patience_s)
             except queue.Empty:
-                raise Unavailable(f"{self.name} did not rebuild version {version} within {PATIENCE_S:.0f} s{self._words()}") from None
+                raise Unavailable(f"{self.name} did not rebuild version {version} within {patience_s:.0f} s{self._words()}") from None
             if event is None:
                 raise Unavailable(f"{self.name} ended before version {version}{self._words()}")
             if event.get("event") == "version" and event.get("version") == version:

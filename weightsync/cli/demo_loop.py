@@ -13,23 +13,25 @@ from weightsync.cli.demo_followers import Followers
 from weightsync.cli.demo_input import Checkpoint
 from weightsync.cli.demo_table import Row
 from weightsync.clock import SYSTEM
+from weightsync.errors import Invalid
 
-RUN = "demo"
 POLL_S = 0.05
 
 
 class Loop:
-    """A publisher and its subscribers; a context manager."""
+    """A publisher and its subscribers; a context manager. It closes `context`."""
 
     def __init__(self, context: Context, home: Path, images: Path, subscribers: int, doing: Callable[[str], None]) -> None:
         self._doing = doing
-        settings = context.settings
-        here = context.with_settings(store=settings.store or (home / "store").as_uri(), run=settings.run or RUN, cache=home / "publisher")
-        arguments = ["--store", here.store_url, "--run", here.run, "--poll-s", str(POLL_S)]
+        if context.store_url.startswith("mem:"):
+            raise Invalid(
+                "subscriber processes cannot see a store in our memory", remedy="leave --store out, or name a directory or bucket"
+            )
+        arguments = ["--store", context.store_url, "--run", context.run, "--poll-s", str(POLL_S)]
         self._stack = ExitStack()
-        self._publisher = here.publisher(who=me(), model="", single_writer=False)
+        self._publisher = context.publisher(who=me(), model="", single_writer=False)
         self._followers = Followers(subscribers, arguments, home, images)
-        self._context = here
+        self._context = context
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -51,7 +53,7 @@ class Loop:
         published = self._publish(checkpoint.path, step=checkpoint.step)
         publish_s = SYSTEM.monotonic_s() - started_s
         self._doing(f"waiting for {len(self._followers.all)} subscribers to rebuild version {published.version} ...")
-        events = [follower.wait_for(published.version) for follower in self._followers.all]
+        events = [follower.wait_for(published.version, published.checkpoint_bytes) for follower in self._followers.all]
         self._doing("comparing every byte ...")
         same = [identical(checkpoint.path, follower.out / str(published.version)) for follower in self._followers.all]
         return Row(
