@@ -1,7 +1,7 @@
 import pytest
 
 from tests.catalog.world import RUN
-from weightsync.errors import Corrupt, NotFound
+from weightsync.errors import Corrupt, Denied, NotFound
 from weightsync.format.envelope import Envelope, seal
 from weightsync.format.moves import Move
 from weightsync.store.memory_faults import Fault
@@ -67,6 +67,50 @@ def test_a_void_number_was_never_committed(world):
     assert [ref.version for ref in world.catalog().committed()] == [1, 3]
     with pytest.raises(NotFound, match="version 2"):
         world.catalog().find(2)
+
+
+def claimed(world, count):
+    """A long history: one version, then `count` claims."""
+    world.publish(1)
+    for _ in range(count):
+        world.catalog().claim("trainer")
+    before = len(world.store.log)
+    return lambda name: sum(operation.name == name for operation in world.store.log[before:])
+
+
+def test_a_long_history_is_read_ahead_in_parallel(world):
+    count = claimed(world, 340)
+    catalog = world.catalog()
+    assert [m.sequence for m, _ in catalog.history(catalog.head())] == list(range(342, 0, -1))
+    assert count("list") == 3  # 300 to 333, the two hundreds below; the last 99 are read one by one
+    assert count("get") == 342
+    assert len(catalog.committed()) == 1
+
+
+def test_reading_ahead_is_only_a_hint(world, monkeypatch):
+    """Forged, foreign and broken records in the log change nothing, nor does a store that cannot list."""
+    claimed(world, 150)
+    catalog = world.catalog()
+    expected = list(catalog.history(catalog.head()))
+    forged = next(move for move, _ in expected if move.sequence == 120)
+    world.overwrite("channels/latest/log/120-" + "0" * 16, seal(Move(**{**vars(forged), "who": "mallory"}).to_body()).data)
+    world.overwrite("channels/latest/log/121-" + "0" * 16, b"junk")
+    world.overwrite("channels/latest/log/junk", b"junk")
+    assert list(world.catalog().history(catalog.head())) == expected
+    monkeypatch.setattr(world.store, "list", _denied)
+    assert list(world.catalog().history(catalog.head())) == expected
+
+
+def test_a_record_missing_far_back_is_named_all_the_same(world):
+    claimed(world, 150)
+    key = log_key(world, 110)
+    world.delete(key)
+    with pytest.raises(Corrupt, match=key):
+        world.catalog().committed()
+
+
+def _denied(*_):
+    raise Denied("no")
 
 
 def test_a_missing_log_record_is_corrupt_and_named(world):

@@ -66,6 +66,8 @@ def test_every_store_takes_every_key_and_no_two_are_the_same(run, channel, holde
 def test_what_was_formatted_is_parsed(version, base, writer):
     assert KEYS.parse_payload(KEYS.payload(version, base, writer)) == (version, base, writer)
     assert KEYS.parse_shard(KEYS.shard(writer, version, base, DIGEST)) == (writer, version, base, DIGEST)
+    assert KEYS.parse_log(KEYS.log("serving", version, "0" * 16)) == ("serving", version, "0" * 16)
+    assert KEYS.log("serving", version, "0" * 16).startswith(KEYS.logs("serving", str(version // 100 or "")))
     assert KEYS.parse_shard(KEYS.payload(version, base, writer)) is None
     assert KEYS.parse_payload(KEYS.shard(writer, version, base, DIGEST)) is None
 
@@ -86,6 +88,10 @@ def test_what_was_formatted_is_parsed(version, base, writer):
         "run-1/versions/٥/payloads/4-3",
         "run-1/versions/5/payloads/../4-3",
         "other/versions/5/payloads/4-3",
+        "run-1/channels/latest/log/07-0000000000000000",
+        "run-1/channels/latest/log/7-000000000000000G",
+        "run-1/channels/latest/log/7-0000000000000000/x",
+        "other/channels/latest/log/7-0000000000000000",
         f"run-1/shards/3-5-4/{'A' * 64}",
         f"run-1/shards/3-5-4/{'a' * 63}",
         f"run-1/shards/3-5/{DIGEST}",
@@ -97,6 +103,7 @@ def test_what_was_formatted_is_parsed(version, base, writer):
 def test_other_keys_are_not_taken_for_ours(key):
     assert KEYS.parse_payload(key) is None
     assert KEYS.parse_shard(key) is None
+    assert KEYS.parse_log(key) is None
 
 
 @pytest.mark.parametrize(

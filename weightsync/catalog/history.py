@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from weightsync.catalog.context import Context
+from weightsync.catalog.read_ahead import WINDOW, ReadAhead
 from weightsync.catalog.records import read_log
 from weightsync.catalog.values import Head
 from weightsync.errors import Corrupt, NotFound
@@ -10,6 +11,7 @@ from weightsync.format.moves import Move, MoveRef
 from weightsync.format.refs import VersionRef
 from weightsync.store.retry import RetryPolicy
 
+PATIENT = 8  # reads one by one, before the log is read ahead
 LAG = RetryPolicy(attempts=4, deadline_s=10.0)
 REMEMBERED = 16_384  # moves; a move never changes, so that going back over the same history costs nothing
 
@@ -19,18 +21,25 @@ class History:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+        self._ahead = ReadAhead(ctx)
         self._known: dict[str, Move] = {}
 
     def walk(self, head: Head, *, down_to: int = 1) -> Iterator[tuple[Move, str]]:
-        """(move, digest) from `head` back to sequence `down_to`, newest first, one read each and only when asked for.
+        """(move, digest) from `head` back to sequence `down_to`, newest first. Reads when asked; on a long way back, ahead and in parallel.
 
         Raises `Corrupt` naming the log record that is missing or does not follow.
         """
         move, digest = head.move, head.digest
+        misses, tried = 0, -1
         while True:
             yield move, digest
             if move.previous is None or move.sequence <= down_to:
                 return
+            if move.previous.digest not in self._known:
+                misses, window = misses + 1, move.previous.sequence // WINDOW
+                if misses > PATIENT and window != tried:
+                    tried = window
+                    self._remember(self._ahead.read(move.channel, move.previous.sequence))
             older, digest = self._read(move.channel, move.previous), move.previous.digest
             self._check(older, move)
             move = older
@@ -60,10 +69,13 @@ class History:
         if known is not None and known.channel == channel:
             return known
         move = self._read_patiently(channel, ref)
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[ref.digest] = move
+        self._remember({ref.digest: move})
         return move
+
+    def _remember(self, moves: dict[str, Move]) -> None:
+        if len(self._known) + len(moves) > REMEMBERED:
+            self._known.clear()
+        self._known.update(moves)
 
     def _read_patiently(self, channel: str, ref: MoveRef) -> Move:
         """The record stood before the head that names it, but a replica of the store may show it later."""

@@ -7,6 +7,7 @@ from weightsync.format.names import check_plain
 
 _PAYLOAD = re.compile(r"versions/([1-9][0-9]*)/payloads/(0|[1-9][0-9]*)-([0-9a-z]+)")
 _SHARD = re.compile(r"shards/([0-9a-z]+)-([1-9][0-9]*)-(0|[1-9][0-9]*)/([0-9a-f]{64})")
+_LOG = re.compile(r"channels/([^/]+)/log/([1-9][0-9]*)-([0-9a-f]{16})")
 LATEST = "latest"
 
 
@@ -36,6 +37,10 @@ class RunKeys:
     def log(self, channel: str, sequence: int, write_id: str) -> str:
         """A move's bytes, written before the swap."""
         return f"{self.run}/channels/{check_plain(channel, 'channel')}/log/{sequence}-{write_id}"
+
+    def logs(self, channel: str, leading: str = "") -> str:
+        """Prefix of a channel's moves; of those alone whose sequence starts with the digits `leading`."""
+        return f"{self.run}/channels/{check_plain(channel, 'channel')}/log/{leading}"
 
     @property
     def channels(self) -> str:
@@ -92,6 +97,11 @@ class RunKeys:
     def probes(self) -> str:
         """Prefix of the short-lived objects that try out what a store can do."""
         return f"{self.run}/probes/"
+
+    def parse_log(self, key: str) -> tuple[str, int, str] | None:
+        """(channel, sequence, write id) of a move's key; None for any other key."""
+        match = _LOG.fullmatch(key.removeprefix(self.prefix))
+        return (match[1], int(match[2]), match[3]) if match else None
 
     def parse_payload(self, key: str) -> tuple[int, int, str] | None:
         """(version, base, writer) of a payload's key; None for any other key."""
