@@ -112,6 +112,7 @@ def test_won_although_others_have_moved_on_since(world):
     assert won.head.move == plan.move
     assert won.head.etag == REPLACED
     assert [ref.version for ref in world.catalog().committed()] == [1, 2, 3]
+    assert catalog.head_if_changed("latest", won.head.etag).move.who == "successor"
     with pytest.raises(Fenced):
         world.commit(catalog, won)
 

@@ -8,7 +8,7 @@ from weightsync.catalog.context import Context
 from weightsync.catalog.heads import MAX_HEAD_BYTES
 from weightsync.catalog.history import History
 from weightsync.catalog.records import fetch, fetch_object, naming, read_head, read_manifest
-from weightsync.catalog.values import Head, VersionRecord
+from weightsync.catalog.values import REPLACED, Head, VersionRecord
 from weightsync.errors import Invalid, NotFound, Unavailable, WeightsyncError
 from weightsync.format.digests import DigestTable
 from weightsync.format.files import FileTable
@@ -59,9 +59,11 @@ class Reader:
 
     def head_if_changed(self, channel: str, etag: str) -> Head | None:
         """The head, or None while it still has `etag`."""
-        key = self._ctx.keys.head(channel)
+        key, store = self._ctx.keys.head(channel), self._ctx.store
         try:
-            found = self._ctx.store.get_if_changed(key, etag, max_bytes=MAX_HEAD_BYTES)
+            found = (
+                store.get(key, max_bytes=MAX_HEAD_BYTES) if etag == REPLACED else store.get_if_changed(key, etag, max_bytes=MAX_HEAD_BYTES)
+            )
         except NotFound:
             raise Unavailable(
                 f"{self._ctx.name(key)} stood there and is gone", remedy="retry; if it stays away, restore the store"
