@@ -33,7 +33,9 @@ class World:
         self._checkpoints = 0
 
     def open_catalog(self) -> Catalog:
-        return Catalog(self.store, "run", patience=QUICK)
+        # A probe is a measurement, and injected faults would falsify it.
+        capability = "full" if isinstance(self.store, MemoryStore) and self.store.conditional == "full" else None
+        return Catalog(self.store, "run", patience=QUICK, capability=capability)
 
     def publisher(self, name: str = "trainer", settings: Settings = SMALL) -> Publisher:
         catalog = self.open_catalog()
