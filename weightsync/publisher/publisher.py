@@ -78,12 +78,14 @@ class Publisher:
     def publish_checkpoint(self, path: Path, *, step: int | None = None, note: str = "", snapshot: bool = False) -> Published:
         """Publishes a Hugging Face directory or a safetensors file. Errors: see `open_checkpoint` and `publish`."""
         phases = Phases(self._catalog.clock)
-        if self._claim is None:
-            open_checkpoint(path).close()  # a bad input must not stop the publisher that is at work
-            with phases.measure("base"):
-                self._ready(rebuild=not snapshot)
-        source = open_checkpoint(path, self.chunking)
+        source = open_checkpoint(path, self.chunking)  # before any claim: a bad input must not stop the publisher that is at work
         try:
+            if self._claim is None:
+                with phases.measure("base"):
+                    self._ready(rebuild=not snapshot)
+                if Chunking.of(source.layout) != self.chunking:
+                    source.close()
+                    source = open_checkpoint(path, self.chunking)
             return self._guarded(source, step, note, snapshot=snapshot, phases=phases)
         finally:
             source.close()
