@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests.cli.tools import RUN, contents, save, save_file, weights
+from weightsync.trust.signing import SigningKey
 
 DELTA_LANES = 40_064
 
@@ -158,3 +159,18 @@ def test_settings_come_from_flags_then_the_environment_then_a_file(cli, shared, 
 
 def test_documents_are_one_line_of_json(cli, shared):
     assert isinstance(json.loads(cli("versions", *shared.at, "--json").out), dict)
+
+
+def test_signed_runs_are_read_with_the_right_keys_only(cli, tmp_path):
+    ours, other = SigningKey(bytes(32)), SigningKey(bytes([1] * 32))
+    (tmp_path / "key").write_text("00" * 32)
+    for name, key in (("ours.toml", ours), ("other.toml", other)):
+        (tmp_path / name).write_text(f'publisher = ["{key.public.raw.hex()}"]\n')
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", "signed")
+    trust, distrust = ("--trusted-keys", tmp_path / "ours.toml"), ("--trusted-keys", tmp_path / "other.toml")
+    checkpoint = save(tmp_path / "step-1", weights(8, 400))
+    assert cli("publish", checkpoint, *at, *trust, "--json", code=3).json["error"]["kind"] == "denied"
+    assert cli("publish", checkpoint, *at, *trust, "--key", tmp_path / "key").out == "1\n"
+    assert cli("verify", *at, *trust, "--json").json["ok"]
+    assert cli("restore", "--version", 1, "--out", tmp_path / "out", *at, *distrust, "--json", code=1).json["error"]["kind"] == "corrupt"
+    assert not (tmp_path / "out").exists()
