@@ -1,5 +1,6 @@
-"""Help that teaches by examples, and a start that costs nothing."""
+"""Help that teaches by examples, a start that costs nothing, and a bar only for who watches."""
 
+import os
 import re
 import subprocess
 import sys
@@ -58,3 +59,35 @@ def test_flags_that_scripts_rely_on(capsys):
         run([verb, "--help"])
         text = capsys.readouterr().out
         assert [flag for flag in flags if flag not in text] == [], verb
+
+
+def on_a_terminal(cli, *arguments: object) -> tuple[str, str]:
+    """Standard output, and what a terminal as standard error saw."""
+    ours, theirs = os.openpty()
+    try:
+        done = subprocess.run(
+            cli.command(*arguments),
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            text=True,
+            env=cli.env | {"TERM": "xterm"},
+            cwd=cli.home,
+            check=True,
+        )
+        os.write(theirs, b"end")
+        seen = b""
+        while not seen.endswith(b"end"):
+            seen += os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done.stdout, seen.decode()
+
+
+def test_a_bar_is_for_who_watches(cli, shared, tmp_path):
+    out, terminal = on_a_terminal(cli, "restore", "--version", 1, "--out", tmp_path / "a", *shared.at)
+    assert out.startswith("version 1: 4 files")
+    assert "\x1b[" in terminal
+    _, terminal = on_a_terminal(cli, "restore", "--version", 1, "--out", tmp_path / "b", *shared.at, "--json")
+    assert terminal == "end"
+    assert cli("restore", "--version", 1, "--out", tmp_path / "c", *shared.at).err == ""

@@ -37,7 +37,7 @@ class Context:
         from weightsync.config import load
 
         settings = load(**self._flags)
-        telemetry.setup(settings.log_level, as_json=settings.log_json)
+        telemetry.setup(settings.log_level, as_json=settings.log_format == "json")
         return settings
 
     @property

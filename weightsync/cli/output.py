@@ -47,10 +47,25 @@ class Output:
         for line in table_lines(columns, rows, left=left):
             print(line)
 
+    @property
+    def _watched(self) -> bool:
+        return not self.as_json and sys.stderr.isatty()
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """A sign of life on standard error while the block runs, if a terminal watches."""
+        if not self._watched:
+            yield
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(what):
+            yield
+
     @contextmanager
     def progress(self, what: str) -> Iterator[Advance]:
         """A bar on standard error while the block runs, if a terminal watches; the block calls what it gets with (done, total)."""
-        if self.as_json or not sys.stderr.isatty():
+        if not self._watched:
             yield lambda _done, _total: None
             return
         from rich.console import Console

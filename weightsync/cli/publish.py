@@ -62,7 +62,7 @@ def publish(
         elif checkpoint is not None:
             from weightsync.publisher.watch import step_of
 
-            with context.out.progress("publishing"):
+            with context.out.busy(f"publishing {checkpoint}"):
                 published = publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note)
             report(context, published)
 
