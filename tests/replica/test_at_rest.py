@@ -19,6 +19,7 @@ from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Tensor, make_layout
 from weightsync.replica.cache import ObjectCache
 from weightsync.replica.fetch import ShardSource
+from weightsync.replica.journal import Journal
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import update
 from weightsync.store.memory import MemoryStore
@@ -232,6 +233,17 @@ def test_no_room_for_the_image(place):
     assert held(world, place / "r", None) is None
 
 
+def test_a_layout_that_no_host_could_hold(world, place):
+    """64 TiB in chunks of 1,024 lanes: refused for its size before its 2^35 chunks are counted out."""
+    huge = make_layout([Tensor("w", DTYPES["BF16"], (1 << 45,))], chunk_lanes=1024)
+    bring(world, place / "r", 1)
+    with Replica(place / "r", threads=1) as replica:
+        with pytest.raises(NoSpace, match="no room for the image of 70368744177664 bytes"):
+            replica.begin(world.records[2].ref, huge, None)
+        assert bytes(replica.image.data) == world.image(1)
+    assert held(world, place / "r", 1) == 1
+
+
 def test_no_room_for_the_journal(place):
     world = big_chain()
     bring(world, place / "r", 1)
@@ -249,6 +261,28 @@ def test_no_room_for_the_journal(place):
 
         assert children.run(work) == 0
     assert held(world, place / "r", 1) == 1
+
+
+def test_after_a_failed_write_the_journal_takes_no_more(world, place):
+    """A record written behind half a record would never be found again: the chunk must not be touched."""
+    bring(world, place / "r", 1)
+
+    def work() -> None:
+        with Replica(place / "r", threads=1) as replica:
+            journal = Journal.create(replica._directory, "0" * 64)
+            journal.append_whole(0, replica.image.chunk(0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (journal_size() + 100, resource.RLIM_INFINITY))
+            with pytest.raises(NoSpace):
+                journal.append_whole(1, replica.image.chunk(1))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            with pytest.raises(Unavailable, match="failed before"):
+                journal.append_whole(2, replica.image.chunk(2))
+            assert journal.undo(replica.image) == {0}
+
+    def journal_size() -> int:
+        return (place / "r" / "journal").stat().st_size
+
+    assert children.run(work) == 0
 
 
 def test_no_room_for_the_mark(world, place):
@@ -288,6 +322,12 @@ def test_a_full_file_system(small_tmpfs):
                 update(replica, world.catalog, world.records[2], ShardSource(world.catalog))
             assert bytes(replica.image.data) == world.image(1)
         assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["image", "layout", "lock", "readers", "state", "table"]
+
+    def second_image() -> None:
+        with Replica(path, threads=1) as replica, pytest.raises(NoSpace, match="no room for the image"):
+            replica.begin(world.records[2].ref, BIG, None, fresh=True).fill(0, bytes(BIG.chunks[0].nbytes))
+
+    assert children.run(second_image) == 0  # and not killed by SIGBUS
     subprocess.run(["mount", "-o", "remount,size=4m", small_tmpfs], check=True)
     bring(world, path, 2)
     assert held(world, path, 2) == 2

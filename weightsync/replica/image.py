@@ -2,9 +2,11 @@
 
 All space is allocated before the file is mapped, so a full disk or shared memory is an error when the image is made and never a SIGBUS
 later. Where the directory is on /dev/shm this is the host's one copy in memory; on a disk every update dirties nearly all pages, and the
-kernel writes the whole model back.
+kernel writes the whole model back. Nothing is synced: whether an image is whole after a power loss is found out by hashing it when it is
+opened.
 """
 
+import errno
 import mmap
 import os
 from contextlib import suppress
@@ -41,8 +43,7 @@ class Image:
             with named_errors(f"making the {where}"):
                 fd = directory.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
                 try:
-                    if layout.image_bytes:
-                        os.posix_fallocate(fd, 0, layout.image_bytes)
+                    _allocate(fd, layout.image_bytes)
                     return cls._map(fd, layout, name, writable=True)
                 finally:
                     os.close(fd)
@@ -121,6 +122,15 @@ class Image:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _allocate(fd: int, nbytes: int) -> None:
+    # Looked at first: a tmpfs would hand out all memory that it has before it finds that there is too little.
+    system = os.fstatvfs(fd)
+    if system.f_bavail * system.f_frsize < nbytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if nbytes:
+        os.posix_fallocate(fd, 0, nbytes)
 
 
 def describe_chunk(layout: Layout, number: int) -> str:

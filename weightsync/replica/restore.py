@@ -116,7 +116,6 @@ class _Writer:
 
     def tensors(self, path: Path, file: TensorFile) -> None:
         with _created(path) as fd:
-            os.posix_fallocate(fd, 0, file.header.file_bytes)
             parts: list[memoryview] = []
             size = 0
             for view in chain((memoryview(file.header.raw),), self._chunks(file)):

@@ -55,20 +55,17 @@ class Transition:
         self._place, self._held, self._settle = place, held, settle
         self._target, self._table = target, table
         self._leaf_bytes = LEAF_BYTES[layout.leaf]
-        self._chunks = layout.chunks
-        self._dtypes = [tensor.dtype for tensor in layout.tensors]
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._failed = self._closed = False
         self._written: set[str] = set()  # files of the new version, so far unmarked
-        if fresh or held is None or held.layout.digest != layout.digest:
-            self.image = Image.create(place.directory, layout)
-            self._in_place, self._leaves = False, bytearray(len(self._chunks) * self._leaf_bytes)
-            self._filled = bytearray(len(self._chunks))
-        else:
-            self.image = held.image
-            self._in_place, self._leaves = True, bytearray(held.table.leaves)
-            self._filled = bytearray(b"\1") * len(self._chunks)
+        self._in_place = not fresh and held is not None and held.layout.digest == layout.digest
+        # Space comes first: a layout that no host could hold is refused before its chunks are counted out.
+        self.image = held.image if held is not None and self._in_place else Image.create(place.directory, layout)
+        self._chunks = layout.chunks
+        self._dtypes = [tensor.dtype for tensor in layout.tensors]
+        self._filled = bytearray([self._in_place]) * len(self._chunks)
+        self._leaves = bytearray(held.table.leaves if held is not None and self._in_place else len(self._chunks) * self._leaf_bytes)
         self._done = bytearray(len(self._chunks))
 
     @property
