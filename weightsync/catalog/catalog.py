@@ -18,7 +18,9 @@ from weightsync.catalog.boundary import missing, read_boundary
 from weightsync.catalog.claim import claim
 from weightsync.catalog.commit import Committer
 from weightsync.catalog.context import PATIENCE, Context
+from weightsync.catalog.foreign_move import ForeignMover, MovePlan
 from weightsync.catalog.heads import Conditional, HeadWriter, SingleWriter
+from weightsync.catalog.leases import drop_lease, leases, put_lease
 from weightsync.catalog.move import Mover
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.payloads import Payloads
@@ -34,7 +36,7 @@ from weightsync.format.files import FileTable
 from weightsync.format.keys import LATEST, RunKeys
 from weightsync.format.layout import Layout
 from weightsync.format.moves import Move
-from weightsync.format.operators import Boundary, Run
+from weightsync.format.operators import Boundary, Lease, Run
 from weightsync.format.refs import Ref, VersionRef
 from weightsync.format.versions import Manifest, Payload
 from weightsync.store.api import ObjectStore
@@ -75,6 +77,7 @@ class Catalog:
         retractor = Retractor(self._ctx, self._reader, self._writer)
         self._committer = Committer(self._ctx, self._writer, retractor)
         self._mover = Mover(self._ctx, self._reader, self._writer, retractor)
+        self._foreign = ForeignMover(self._ctx, self._reader, self._writer, retractor)
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -175,6 +178,28 @@ class Catalog:
     ) -> Head:
         """Promotes or rolls back. See `move.Mover.move`."""
         return self._mover.move(channel, target, expected_sequence=expected_sequence, who=who, why=why, expires_ms=expires_ms)
+
+    def plan_move(
+        self, channel: str, target: VersionRef | int, *, expected_sequence: int | None, who: str, why: str, expires_ms: int | None = None
+    ) -> MovePlan:
+        """The move that `move` would make, signed but not written: for a control plane to swap in."""
+        return self._mover.plan(channel, target, expected_sequence=expected_sequence, who=who, why=why, expires_ms=expires_ms)
+
+    def apply_move(self, channel: str, record: bytes, *, expected_sequence: int) -> Head:
+        """Swaps in a move that somebody else has made with `plan_move`. Needs no key. See `foreign_move.ForeignMover.apply`."""
+        return self._foreign.apply(channel, record, expected_sequence)
+
+    def put_lease(self, holder: str, version: int, expires_ms: int) -> Lease:
+        """Keeps a committed version from being collected until `expires_ms`. See `leases.put_lease`."""
+        return put_lease(self._ctx, self._reader, holder, version, expires_ms)
+
+    def drop_lease(self, holder: str, version: int) -> None:
+        """Gives a lease back; one that is gone is fine."""
+        drop_lease(self._ctx, holder, version)
+
+    def leases(self) -> list[Lease]:
+        """All leases, expired ones included, by LIST."""
+        return leases(self._ctx)
 
     def renew(self, channel: str, expires_ms: int) -> Head:
         """Keeps a head that expires fresh until `expires_ms`, without a new sequence."""

@@ -2,10 +2,12 @@
 
 from weightsync.catalog.boundary import look
 from weightsync.catalog.context import Context
+from weightsync.catalog.foreign_move import MovePlan
 from weightsync.catalog.history import winner
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.read import Reader
 from weightsync.catalog.retract import Retractor
+from weightsync.catalog.signing import next_move
 from weightsync.catalog.values import Change, Head
 from weightsync.errors import Conflict, Fenced, Invalid
 from weightsync.format.keys import LATEST
@@ -32,6 +34,20 @@ class Mover:
         Raises `NotFound` for a version that was not committed, `Conflict` naming who moved the channel meanwhile, `Compacted`, `Invalid`
         for a move that changes nothing, `Denied` without the key.
         """
+        seen, change = self._decide(channel, target, expected_sequence, who=who, why=why, expires_ms=expires_ms)
+        head = self._write(seen, change)
+        self._retractor.check(channel, change.version, who)
+        return head
+
+    def plan(
+        self, channel: str, target: VersionRef | int, *, expected_sequence: int | None, who: str, why: str, expires_ms: int | None = None
+    ) -> MovePlan:
+        """The same move, signed but not written, for somebody else to swap in (`foreign_move`). Raises as `move`."""
+        return MovePlan(*next_move(self._ctx, *self._decide(channel, target, expected_sequence, who=who, why=why, expires_ms=expires_ms)))
+
+    def _decide(
+        self, channel: str, target: VersionRef | int, expected_sequence: int | None, *, who: str, why: str, expires_ms: int | None
+    ) -> tuple[Head | None, Change]:
         check_plain(channel, "channel")
         latest = self._reader.latest()
         found = self._target(latest, target)
@@ -42,9 +58,7 @@ class Mover:
         expires = expires_ms if expires_ms is not None or seen is None else seen.expires_ms
         epoch = (seen.move.epoch if seen else 0) + (channel == LATEST)
         highest = max(latest.move.highest, seen.move.highest if seen else 0)
-        head = self._write(seen, Change(channel, epoch, found.version, found.manifest, highest, who, why, expires))
-        self._retractor.check(channel, found.version, who)
-        return head
+        return seen, Change(channel, epoch, found.version, found.manifest, highest, who, why, expires)
 
     def _target(self, latest: Head, target: VersionRef | int) -> Move:
         version = target if isinstance(target, int) else target.version

@@ -8,7 +8,7 @@ from weightsync.catalog.context import Context
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.read import Reader
 from weightsync.catalog.values import Change, Head
-from weightsync.errors import Conflict, Fenced, OutcomeUnknown, Unavailable
+from weightsync.errors import Compacted, Conflict, Denied, Fenced, OutcomeUnknown, Unavailable
 from weightsync.format.keys import LATEST
 from weightsync.format.moves import Move
 
@@ -36,7 +36,7 @@ class Retractor:
             hit = self._first_hit(version, *needed)
             if hit is None:
                 return
-            self._move_on(channel, version, who)
+            self._move_on_or_tell(channel, version, who)
         except Unavailable as error:
             raise OutcomeUnknown(
                 f"channel {channel!r} was moved to version {version}; whether that is being collected is not known: {error.message}",
@@ -47,6 +47,15 @@ class Retractor:
     def _first_hit(self, *versions: int) -> int | None:
         boundary, _ = self._ctx.retrying(lambda: read_boundary(self._ctx))
         return next((version for version in versions if boundary is not None and boundary.hit(version)), None)
+
+    def _move_on_or_tell(self, channel: str, version: int, who: str) -> None:
+        try:
+            self._move_on(channel, version, who)
+        except Denied as error:  # a control plane holds no key
+            raise Compacted(
+                f"channel {channel!r} was moved to version {version}, which is collected; it cannot be moved on: {error.message}",
+                remedy="move it to another version at once",
+            ) from error
 
     def _move_on(self, channel: str, version: int, who: str) -> None:
         while True:

@@ -1,0 +1,66 @@
+"""Leases: expiring claims of subscribers, written for them by who may write to the store. They carry no signature: they can only keep."""
+
+import logging
+
+from weightsync.catalog.boundary import look
+from weightsync.catalog.context import Context
+from weightsync.catalog.read import Reader
+from weightsync.errors import Compacted, Corrupt, NotFound, Unsupported
+from weightsync.format.envelope import Envelope, seal
+from weightsync.format.limits import MAX_RECORD_BYTES
+from weightsync.format.names import check_plain
+from weightsync.format.operators import Lease
+
+logger = logging.getLogger(__name__)
+
+_SEPARATOR = "--"
+
+
+def lease_name(holder: str, version: int) -> str:
+    """What a lease is called in the store: a holder may keep several versions. Raises `Invalid`."""
+    return f"{check_plain(holder, 'holder')}{_SEPARATOR}{version}"
+
+
+def holder_of(lease: Lease) -> str:
+    """Who holds it, as given to `put_lease`."""
+    return lease.holder.removesuffix(f"{_SEPARATOR}{lease.version}")
+
+
+def put_lease(ctx: Context, reader: Reader, holder: str, version: int, expires_ms: int) -> Lease:
+    """Writes or extends a lease of a committed version. Looks for the collector before and after; on a hit takes it back.
+
+    Raises `NotFound` for a version that was not committed, `Compacted` for one that is collected.
+    """
+    lease = Lease(ctx.run, lease_name(holder, version), reader.find(version).version, expires_ms)
+    look(ctx, version)
+    ctx.store.put(ctx.keys.lease(lease.holder), seal(lease.to_body()).data)
+    try:
+        look(ctx, version)
+    except Compacted:
+        drop_lease(ctx, holder, version)
+        raise
+    return lease
+
+
+def drop_lease(ctx: Context, holder: str, version: int) -> None:
+    """Removes a lease; a missing one is fine."""
+    ctx.store.delete(ctx.keys.lease(lease_name(holder, version)))
+
+
+def leases(ctx: Context) -> list[Lease]:
+    """All leases, expired ones included, by LIST. What cannot be read is left out, with a warning: it may be another's half-written one."""
+    prefix = ctx.keys.lease("x").removesuffix("x")
+    found = []
+    for stat in ctx.store.list(prefix):
+        try:
+            lease = Lease.from_envelope(
+                Envelope.parse(ctx.store.get(stat.key, max_bytes=MAX_RECORD_BYTES).data, ctx.name(stat.key)), run=ctx.run
+            )
+        except NotFound:
+            continue
+        except (Corrupt, Unsupported) as error:
+            logger.warning("a lease is left out: %s", error)
+            continue
+        if stat.key == prefix + lease.holder:
+            found.append(lease)
+    return found
