@@ -10,7 +10,7 @@ ZSTD_WINDOW_BYTES = 8 << 20
 MIN_ZSTD_BYTES = 64  # a shorter plane is stored as it is
 
 # Above this share of changed lanes, in 32ths by lane bytes, class-gap coding takes longer than sending the whole chunk.
-DENSE_ABOVE = {1: 10, 2: 7, 4: 10, 8: 12}
+DENSE_ABOVE = {1: 10, 2: 10, 4: 10, 8: 12}
 # Up to this share several classes are worth their time.
 CLASSES_UP_TO = {1: 4, 2: 32, 4: 32, 8: 32}
 

@@ -26,7 +26,7 @@ def encode(dtype: DType, old: lane.Lanes, new: lane.Lanes, wanted_classes: int) 
     positions = np.flatnonzero(old != new)
     if not len(positions):
         return b""
-    if policy.too_many(len(positions), len(old), dtype.lane_bytes):
+    if len(positions) > policy.change_limit(len(old), dtype, wanted_classes):
         return None
     count = policy.class_count(len(positions), len(old), dtype, wanted_classes)
     start = policy.first_exponent(lane.exponents(old[positions], dtype), dtype.exponent_bits, count)

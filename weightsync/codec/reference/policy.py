@@ -10,9 +10,9 @@ from weightsync.format.dtypes import DType
 _CLASSES_FROM = ((2048, 16), (512, 12), (128, 8), (32, 4), (16, 2))
 
 
-def too_many(changed: int, lanes: int, lane_bytes: int) -> bool:
-    """Whether so many lanes changed that the dense form is the faster and hardly the larger one."""
-    return changed > lanes * DENSE_ABOVE[lane_bytes] // 32
+def change_limit(lanes: int, dtype: DType, wanted: int) -> int:
+    """The most changes that are class-gap coded: beyond, the dense form is the faster. Whoever asks for classes has the time."""
+    return lanes if wanted > 1 else lanes * DENSE_ABOVE[dtype.lane_bytes] // 32 + 16
 
 
 def too_large(bits: int, nbytes: int) -> bool:

@@ -28,7 +28,7 @@ struct Exceptions {
 template <class T>
 class Encoder {
   public:
-    explicit Encoder(const EncodeJob& job) : job_(job), limit_(job.lanes * dense_above(sizeof(T)) / 32) {}
+    explicit Encoder(const EncodeJob& job) : job_(job), limit_(change_limit(job.lanes, sizeof(T), job.classes)) {}
 
     EncodeResult run() {
         EncodeResult result;

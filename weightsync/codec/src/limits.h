@@ -11,7 +11,7 @@ constexpr unsigned kMaxGapParameter = 24;
 constexpr unsigned kMaxMagnitudeParameter = 59;  // so that kUnaryLimit << k fits 64 bits
 constexpr unsigned kUnaryLimit = 24;
 // The most changed lanes, in 32ths, that a class-gap frame may hold, and that one of several classes may.
-constexpr unsigned dense_above(size_t lane_bytes) { return lane_bytes == 1 ? 10 : lane_bytes == 2 ? 7 : lane_bytes == 4 ? 10 : 12; }
+constexpr unsigned dense_above(size_t lane_bytes) { return lane_bytes == 8 ? 12 : 10; }
 constexpr unsigned classes_up_to(size_t lane_bytes) { return lane_bytes == 1 ? 4 : 32; }
 constexpr uint8_t kClassGapId = 2;
 

@@ -3,6 +3,11 @@
 
 namespace weightsync::WS_LEVEL {
 
+// The most changes that are class-gap coded.
+inline uint64_t change_limit(uint64_t lanes, size_t lane_bytes, unsigned wanted) {
+    return wanted > 1 ? lanes : lanes * dense_above(lane_bytes) / 32 + 16;
+}
+
 inline bool too_large(uint64_t bits, uint64_t nbytes) { return bits > nbytes * 7; }
 
 inline unsigned class_count(uint64_t changed, uint64_t lanes, const Spec& spec, unsigned wanted) {
