@@ -9,7 +9,7 @@ from tests.publisher.checkpoints import make, step, tree
 from tests.publisher.world import World
 from weightsync.errors import Conflict, Fenced, Unavailable, WeightsyncError
 from weightsync.store.memory import MemoryStore
-from weightsync.store.memory_faults import Fault, Faults
+from weightsync.store.memory_faults import Crashed, Fault, Faults
 
 LOST = (Fault.LOST_APPLIED, Fault.LOST_DROPPED, Fault.CONFLICT_409, Fault.PRECONDITION_412)
 
@@ -38,6 +38,19 @@ def targets(world, fault):
 def publish_all(world, paths):
     with world.publisher() as publisher:
         return [publisher.publish_checkpoint(path, note=path.name).version for path in paths]
+
+
+def until_it_dies(world, paths):
+    """(version, note) of what was acknowledged before."""
+    acknowledged = []
+    try:
+        with world.publisher() as publisher:
+            for path in paths:
+                version = publisher.publish_checkpoint(path, note=path.name).version
+                acknowledged.append((version, path.name))
+    except Crashed:
+        return acknowledged
+    pytest.fail("nothing struck")
 
 
 @pytest.mark.parametrize("fault", LOST, ids=lambda fault: fault.label)
@@ -86,6 +99,23 @@ def test_a_publisher_gets_through_a_bad_store_in_the_end(made, seed):
     world.store.set_faults(Faults())
     notes = check(world.catalog, world.home, files_of(paths))
     assert set(acknowledged) <= set(notes.items())
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER], ids=lambda fault: fault.label)
+def test_a_publisher_may_die_at_every_single_write(made, fault):
+    world, paths = made
+    publish_all(world, paths[:2])
+    total = targets(world, fault)
+    for number in range(total):
+        world.store = MemoryStore(f"{fault.label}-{number}")
+        world.catalog = world.open_catalog()
+        world.store.inject(fault, skip=number)
+        acknowledged = until_it_dies(world, paths[:2])
+        before = check(world.catalog, world.home, files_of(paths), only=[]) if world.catalog.head() else {}
+        assert list(before.items())[: len(acknowledged)] == acknowledged
+        publish_all(world, paths[2:3])
+        notes = check(world.catalog, world.home, files_of(paths), only=world.versions() if number % 5 == 0 else [])
+        assert list(notes.values()) == [*before.values(), paths[2].name]
 
 
 @pytest.mark.parametrize("seed", range(4))

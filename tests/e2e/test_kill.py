@@ -56,8 +56,14 @@ SUBSCRIBER_DIES = [  # where, and whether the replica is the new version then
 def run(*arguments, failpoint=""):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WEIGHTSYNC_FAILPOINTS": f"{failpoint}" if failpoint else ""}
     return subprocess.run(
-        [sys.executable, str(ACTOR), *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [sys.executable, str(ACTOR), *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=100, check=False
     )
+
+
+def thirds(points):
+    """In parts, so that no single test takes long on a busy machine."""
+    size = -(-len(points) // 3)
+    return [points[start : start + size] for start in range(0, len(points), size)]
 
 
 def killed(name):
@@ -75,12 +81,13 @@ def checkpoints(tmp_path_factory):
     return paths
 
 
-def test_a_publisher_killed_anywhere_goes_on_and_nothing_committed_is_lost(tmp_path, checkpoints):
+@pytest.mark.parametrize("points", thirds(PUBLISHER_DIES), ids=lambda points: points[0][0])
+def test_a_publisher_killed_anywhere_goes_on_and_nothing_committed_is_lost(tmp_path, checkpoints, points):
     url = f"file://{tmp_path}/store"
     catalog = Catalog(open_store(url), "run")
     assert run("publish", url, tmp_path / "trainer", checkpoints[0]).returncode == 0
     expected = [str(checkpoints[0])]
-    for (point, committed), path in zip(PUBLISHER_DIES, checkpoints[1:], strict=False):
+    for (point, committed), path in zip(points, checkpoints[1:], strict=False):
         died = run("publish", url, tmp_path / "trainer", path, failpoint=killed(point))
         assert died.returncode == -signal.SIGKILL, (point, died)
         known = check(catalog, tmp_path, lambda note: tree(Path(note)), only=[])
@@ -92,7 +99,8 @@ def test_a_publisher_killed_anywhere_goes_on_and_nothing_committed_is_lost(tmp_p
     assert list(notes.values()) == expected
 
 
-def test_a_subscriber_killed_anywhere_serves_a_whole_version_and_goes_on(tmp_path, checkpoints):
+@pytest.mark.parametrize("points", thirds(SUBSCRIBER_DIES), ids=lambda points: points[0][0])
+def test_a_subscriber_killed_anywhere_serves_a_whole_version_and_goes_on(tmp_path, checkpoints, points):
     from tests.publisher.world import World
 
     url = f"file://{tmp_path}/store"
@@ -100,7 +108,7 @@ def test_a_subscriber_killed_anywhere_serves_a_whole_version_and_goes_on(tmp_pat
     publisher, out = world.publisher(), tmp_path / "out"
     publisher.publish_checkpoint(checkpoints[0])
     assert run("follow", url, tmp_path / "host", out).returncode == 0
-    for number, ((point, held), path) in enumerate(zip(SUBSCRIBER_DIES, checkpoints[1:], strict=False), 2):
+    for number, ((point, held), path) in enumerate(zip(points, checkpoints[1:], strict=False), 2):
         publisher.publish_checkpoint(path)
         died = run("follow", url, tmp_path / "host", out, failpoint=killed(point))
         assert died.returncode == -signal.SIGKILL, (point, died)
@@ -133,9 +141,13 @@ def test_a_full_disk_in_the_publisher_is_an_error_with_the_exit_code_for_it(tmp_
     assert list(notes.values())[-1] == str(checkpoints[2])
 
 
-def test_publishers_that_race_make_one_history_and_the_losers_are_fenced(tmp_path, checkpoints):
+@pytest.mark.parametrize(
+    "deaths",
+    [{}, {"one": "publish.before_head=kill@2", "two": "publish.after_head=kill@1", "three": "publish.after_shard=kill@9"}],
+    ids=["alive", "killed"],
+)
+def test_publishers_that_race_make_one_history_and_the_losers_are_fenced(tmp_path, checkpoints, deaths):
     url = f"file://{tmp_path}/store"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     names = ("one", "two", "three")
     racers = {
         name: subprocess.Popen(
@@ -143,7 +155,7 @@ def test_publishers_that_race_make_one_history_and_the_losers_are_fenced(tmp_pat
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "WEIGHTSYNC_FAILPOINTS": deaths.get(name, "")},
         )
         for number, name in enumerate(names)
     }
@@ -151,11 +163,16 @@ def test_publishers_that_race_make_one_history_and_the_losers_are_fenced(tmp_pat
     for name, racer in racers.items():
         out, err = racer.communicate(timeout=100)
         said[name], codes[name] = [json.loads(line) for line in out.splitlines()], racer.returncode
-        assert racer.returncode in (0, 1), err
+        assert racer.returncode in ((0, 1, -signal.SIGKILL) if deaths else (0, 1)), err
         assert (racer.returncode == 1) == any("fenced" in line for line in said[name]), (out, err)
-    assert sorted(codes.values())[0] == 0, "the newest claim is never fenced"
+    assert deaths or 0 in codes.values(), "the newest claim is never fenced"
     catalog = Catalog(open_store(url), "run")
     notes = check(catalog, tmp_path, lambda note: tree(Path(note)))
     acknowledged = [(line["version"], line["note"]) for lines in said.values() for line in lines if "version" in line]
     assert len(acknowledged) == len(set(acknowledged))
-    assert sorted(acknowledged) == sorted(notes.items())
+    if deaths:
+        assert set(acknowledged) <= set(notes.items())
+    else:
+        assert sorted(acknowledged) == sorted(notes.items())
+    assert run("publish", url, tmp_path / "one", checkpoints[-1]).returncode == 0
+    assert list(check(catalog, tmp_path, lambda note: tree(Path(note)), only=[]).values()) == [*notes.values(), str(checkpoints[-1])]

@@ -248,6 +248,20 @@ def test_a_restart_adopts_the_committed_version_from_the_local_base(world):
     assert world.restored(3) == tree(paths[2])
 
 
+def test_a_trainer_that_restarts_from_an_older_step_makes_new_versions_on_the_newest(world):
+    paths = [world.checkpoint(weights) for weights in chain(4)]
+    first = world.publisher()
+    for number, path in enumerate(paths):
+        first.publish_checkpoint(path, step=number)
+    first.close()
+    second = world.publisher()
+    assert second.start() == 4
+    assert second.step == 3
+    assert second.publish_checkpoint(paths[1], step=1).version == 5
+    assert second.publish_checkpoint(paths[2], step=2).version == 6
+    assert (world.restored(5), world.restored(6)) == (tree(paths[1]), tree(paths[2]))
+
+
 @pytest.mark.parametrize("damage", ["lost", "flipped", "other host"])
 def test_a_base_that_is_not_the_committed_version_is_rebuilt_from_the_store(world, damage):
     paths = [world.checkpoint(weights) for weights in chain(3)]
