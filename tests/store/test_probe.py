@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from weightsync.errors import Unavailable
+from weightsync.errors import AlreadyExists, Conflict, Unavailable
+from weightsync.store.api import Buffer
 from weightsync.store.memory import MemoryStore
 from weightsync.store.memory_faults import Fault, Faults
 from weightsync.store.probe import probe
@@ -67,6 +68,28 @@ def test_a_lost_reply_does_not_mislead_it(fault: Fault, operation: str) -> None:
         store = MemoryStore()
         store.inject(fault, operation=operation, skip=skip)
         assert probe(store, "gc/") == "full"
+
+
+@pytest.mark.parametrize(("operation", "capability"), [("create", "none"), ("swap", "create_only")])
+def test_a_refusal_that_wrote_nevertheless_is_noticed(operation: str, capability: str) -> None:
+    class Lying(MemoryStore):
+        def create(self, key: str, data: Buffer) -> str:
+            try:
+                return super().create(key, data)
+            except AlreadyExists:
+                if operation == "create":
+                    self.put(key, data)
+                raise
+
+        def swap(self, key: str, data: Buffer, etag: str) -> str:
+            try:
+                return super().swap(key, data, etag)
+            except Conflict:
+                if operation == "swap":
+                    self.put(key, data)
+                raise
+
+    assert probe(Lying(), "gc/") == capability
 
 
 def test_a_store_that_answers_nothing_is_unavailable() -> None:

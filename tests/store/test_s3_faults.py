@@ -10,7 +10,7 @@ import pytest
 
 from tests.store.fault_proxy import Exchange, FaultProxy, after, before, cut, flip, lose_reply, serving, status, strip
 from weightsync.clock import new_write_id
-from weightsync.errors import AlreadyExists, Denied, Invalid, NoSpace, OutcomeUnknown, Unavailable, Unsupported, WeightsyncError
+from weightsync.errors import AlreadyExists, Conflict, Denied, Invalid, NoSpace, OutcomeUnknown, Unavailable, Unsupported, WeightsyncError
 from weightsync.store.probe import probe
 from weightsync.store.retry import RetryPolicy
 from weightsync.store.s3 import S3Store
@@ -131,6 +131,12 @@ def test_a_range_of_another_length_is_not_taken(store: S3Store, proxy: FaultProx
     proxy.add(after(shorten), method="GET")
     assert read(store, "k", 5, 2) == b"23456"
     assert len(ranges(proxy)) == 2
+
+
+def test_another_range_is_not_taken(store: S3Store, proxy: FaultProxy) -> None:
+    store.create("k", b"0123456789")
+    proxy.add(before(lambda x: (x.headers.update(Range="bytes=3-7"), setattr(x, "resign", True))), method="GET")
+    assert read(store, "k", 5, 2) == b"23456"
 
 
 def test_a_server_without_ranges_is_unsupported(store: S3Store, proxy: FaultProxy) -> None:
@@ -290,6 +296,23 @@ def test_a_lost_reply_leaves_the_outcome_unknown(store: S3Store, proxy: FaultPro
     with pytest.raises(OutcomeUnknown):
         store.swap("k", b"y", etag)
     assert store.get("k", max_bytes=9).data == b"y"
+
+
+@pytest.mark.parametrize("act", [lambda s: s.create("k", b"x"), lambda s: s.swap("k", b"x", '"tag"')], ids=["create", "swap"])
+@pytest.mark.parametrize("answer", [(409, "ConditionalRequestConflict"), (500, "InternalError"), (503, "ServiceUnavailable"), (504, "")])
+def test_unclear_answers_to_conditional_writes(
+    store: S3Store, proxy: FaultProxy, act: Callable[[S3Store], object], answer: tuple[int, str]
+) -> None:
+    proxy.add(status(*answer))
+    with pytest.raises(OutcomeUnknown):
+        act(store)
+    assert len(proxy.requests) == 1
+
+
+def test_a_swap_of_nothing_conflicts_as_aws_says_it(store: S3Store, proxy: FaultProxy) -> None:
+    proxy.add(status(404, "NoSuchKey"))
+    with pytest.raises(Conflict, match="gone"):
+        store.swap("k", b"x", '"tag"')
 
 
 @pytest.mark.parametrize(
