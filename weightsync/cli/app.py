@@ -22,6 +22,7 @@ VERBS = (
     "verify",
     "promote",
     "rollback",
+    "serve",
     "doctor",
 )
 

@@ -13,11 +13,11 @@ START_S = 30.0
 
 
 @contextmanager
-def serving(make: Callable[[], ControlServer]) -> Iterator[int]:
-    """Runs what `make` returns (called on the loop's thread) while the block runs; gives the port. Drains at the end."""
+def serving(make: Callable[[], ControlServer]) -> Iterator[str]:
+    """Runs what `make` returns (called on the loop's thread) while the block runs; gives HOST:PORT. Drains at the end."""
     started, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
-    outcome: list[int | Exception] = []
+    outcome: list[str | Exception] = []
 
     async def run() -> None:
         try:

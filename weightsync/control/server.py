@@ -79,8 +79,8 @@ class ControlServer:
         self._services = tuple(zip(SERVICES, servicers, strict=True))
         self._server: grpc.aio.Server | None = None
 
-    async def start(self) -> int:
-        """Listens; the port. Raises `Unavailable` when the address cannot be had."""
+    async def start(self) -> str:
+        """Listens; HOST:PORT as it is now. Raises `Unavailable` when the address cannot be had."""
         limits = self._settings.limits
         server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=limits.watchers + UNARY_CALLS)
         server.add_generic_rpc_handlers(handlers(self._services, self._gate, limits))
@@ -99,7 +99,7 @@ class ControlServer:
         self._poller.start()
         for name in ("", *(service.full_name for service in SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return port
+        return f"{self._listen.rpartition(':')[0]}:{port}"
 
     async def stop(self) -> None:
         """Drains: unready first, then all streams end with the position at which to go on elsewhere, then the rest."""
