@@ -1,6 +1,5 @@
 """`weightsync serve`: the control plane."""
 
-import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -54,9 +53,9 @@ def serve(
     reflection: Annotated[bool, typer.Option("--reflection", help="Describe the services to tools such as grpcurl.")] = False,
     poll: Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Look for news this often.")] = 2.0,
 ) -> None:
-    """Serves the runs of a store to subscribers, publishers and operators over gRPC.
+    """Serves the runs of a store over gRPC.
 
-    It keeps nothing that the store does not hold: stop it, start another one, or run several. Without it, everybody polls the store.
+    To subscribers, publishers and operators. It keeps nothing that the store does not hold: stop it, start another one, or run several. Without it, everybody polls the store.
 
     SIGTERM and Ctrl-C drain: health says NOT_SERVING, and all who watch are told where to go on.
 
@@ -72,12 +71,16 @@ def serve(
         import weightsync.control.server  # noqa: F401
     except ModuleNotFoundError as error:
         raise Unsupported(f"the control plane needs {error.name}", remedy="pip install 'weightsync[control]'") from None
+    import asyncio
+
     tls = _tls(tls_cert, tls_key, client_ca)
     gate = _gate(listen, tokens, anonymous, certificates=client_ca is not None)
     asyncio.run(_serve(context, lambda: _server(context, listen, gate, tls, insecure=insecure, reflection=reflection, poll_s=poll)))
 
 
 async def _serve(context: Context, make: "Callable[[], ControlServer]") -> None:
+    import asyncio
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
