@@ -55,7 +55,8 @@ def serve(
 ) -> None:
     """Serves the runs of a store over gRPC.
 
-    To subscribers, publishers and operators. It keeps nothing that the store does not hold: stop it, start another one, or run several. Without it, everybody polls the store.
+    To subscribers, publishers and operators. It keeps nothing that the store does not hold: stop it, start another one, or run
+    several. Without it, everybody polls the store.
 
     SIGTERM and Ctrl-C drain: health says NOT_SERVING, and all who watch are told where to go on.
 
