@@ -14,6 +14,7 @@ from weightsync.control.threads import Threads
 from weightsync.errors import NotFound, Unavailable, WeightsyncError
 from weightsync.format.keys import LATEST
 from weightsync.format.names import check_plain
+from weightsync.v1.fleet_pb2 import Subscriber
 
 
 @dataclass(eq=False)
@@ -76,6 +77,10 @@ class Runs:
     def rosters(self) -> list[Roster]:
         """Those of all open runs."""
         return [opened.roster for opened in self._runs.values()]
+
+    def fleets(self) -> dict[str, list[Subscriber]]:
+        """Subscribers of all open runs."""
+        return {name: [opened.roster.get(one) for one in opened.roster.names()] for name, opened in self._runs.items()}
 
     def end_feed(self, feed: Feed, error: WeightsyncError) -> None:
         """Ends its watches; the next one opens it anew."""

@@ -112,6 +112,10 @@ class ControlServer:
         self._threads.close()
         self._server = None
 
+    def fleets(self) -> dict[str, list[fleet_pb2.Subscriber]]:
+        """Subscribers by run, of the runs that somebody has asked about lately. On the event loop only."""
+        return self._runs.fleets()
+
     async def wait(self) -> None:
         """Until it is stopped."""
         if self._server is not None:

@@ -54,7 +54,6 @@ _BARE: dict[grpc.StatusCode, type[WeightsyncError]] = {
     **{status: kind for kind, status in STATUSES.items()},
     Code.DEADLINE_EXCEEDED: Unavailable,
     Code.CANCELLED: Unavailable,
-    Code.RESOURCE_EXHAUSTED: Invalid,  # a message or metadata beyond the limit
     Code.UNKNOWN: Unavailable,
     Code.INTERNAL: Unavailable,
 }
@@ -108,8 +107,11 @@ def error_of(call: Any, address: str) -> WeightsyncError:
     """The error that a failed call means, as a client raises it. `call` is a `grpc.RpcError` that is a `grpc.Call` too."""
     detail = _detail(call)
     if detail is None:
+        text = call.details() or call.code().name
         kind = _BARE.get(call.code(), Unavailable)
-        return kind(f"control plane {address}: {call.details() or call.code().name}", remedy=_BARE_REMEDIES.get(kind, ""))
+        if call.code() is Code.RESOURCE_EXHAUSTED:
+            kind = Invalid if any(word in text for word in _TOO_LARGE) else Unavailable
+        return kind(f"control plane {address}: {text}", remedy=_BARE_REMEDIES.get(kind, ""))
     if detail.HasField("resume"):
         return WatchEnded(detail.message, after_sequence=detail.resume.after_sequence, remedy=detail.remedy)
     if detail.HasField("compacted"):
@@ -121,6 +123,7 @@ def error_of(call: Any, address: str) -> WeightsyncError:
     return _KINDS.get(detail.kind, WeightsyncError)(detail.message, remedy=detail.remedy)
 
 
+_TOO_LARGE = ("larger than max", "metadata size")  # gRPC's own words; else it has too much to do
 _BARE_REMEDIES: dict[type[WeightsyncError], str] = {
     Unavailable: "check that the server runs and can be reached, then retry",
     Unsupported: "the server does not know this call: upgrade it",
