@@ -138,6 +138,27 @@ def test_only_a_window_is_computed_ahead():
     assert list(in_order(work, range(50), threads=3, window=7)) == list(range(50))
 
 
+def test_after_closing_no_worker_is_at_work(monkeypatch):
+    from weightsync.publisher import diff as module
+
+    monkeypatch.setattr(module, "GROUP_BYTES", 1)
+    old, new, busy, calls = Memory(make()), Memory(step(make(), 1, 1.0)), threading.Semaphore(0), []
+
+    def check(number, frame, leaf):
+        calls.append(number)
+        busy.release()
+        threading.Event().wait(0.01)
+
+    frames = Differ(new, (old, old.table()), check).frames(threads=3)
+    next(frames)
+    assert busy.acquire(timeout=30)
+    frames.close()
+    seen = len(calls)
+    assert seen < len(new.layout.chunks)
+    assert threading.Event().wait(0.1) is False
+    assert len(calls) == seen
+
+
 def test_groups_cover_all_chunks_in_order():
     layout = Memory({f"t{n:04}": ("U8", (2,), b"ab") for n in range(1000)}).layout
     found = [[chunk.number for chunk in group] for group in groups(layout)]

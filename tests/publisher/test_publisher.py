@@ -148,6 +148,42 @@ def test_an_upload_that_fails_changes_nothing_and_the_next_is_made_on_what_is_pu
     assert [world.restored(v) for v in versions[2:]] == [tree(path) for path in paths[3:]]
 
 
+def test_nobody_writes_to_the_base_while_it_is_taken_back(world, monkeypatch):
+    from weightsync.replica.transition import Transition
+
+    monkeypatch.setattr(diff, "GROUP_BYTES", 1)
+    publisher = world.publisher(settings=replace(SMALL, threads=4, shard_bytes=64))
+    weights = make(size=20_000)
+    publisher.publish_checkpoint(world.checkpoint(weights))
+    at_work, seen, honest, abort = [], [], Transition.apply, Transition.abort
+
+    def apply(self, *arguments):
+        at_work.append(1)
+        SystemClock().sleep_s(0.01)
+        try:
+            honest(self, *arguments)
+        finally:
+            at_work.pop()
+
+    def watched(self):
+        seen.append(len(at_work))
+        abort(self)
+
+    monkeypatch.setattr(Transition, "apply", apply)
+    monkeypatch.setattr(Transition, "abort", watched)
+    for number in range(2):
+        for _ in range(300):
+            world.store.inject(Fault.UNAVAILABLE, operation="create", key="/shards/")
+        with pytest.raises(Unavailable):
+            publisher.publish_checkpoint(world.checkpoint(step(weights, number, 0.3)))
+        world.store._chooser.planned.clear()
+    assert seen
+    assert set(seen) == {0}
+    path = world.checkpoint(step(weights, 9))
+    assert publisher.publish_checkpoint(path).form is Form.DELTA
+    assert world.restored(world.versions()[-1]) == tree(path)
+
+
 @pytest.mark.parametrize("key", ["/manifest", "/payloads/", "/digests/", "/log/", "/head"])
 def test_any_other_upload_that_fails_changes_nothing_either(world, key):
     publisher, paths = world.publisher(), [world.checkpoint(weights) for weights in chain(3)]

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from weightsync.catalog import Catalog, Claim, NewVersion, VersionRecord
@@ -179,9 +179,11 @@ class Attempt:
     def _encode(self, uploader: Uploader) -> tuple[DigestTable, int]:
         differ = Differ(self._task.source, self._base, self._transition.apply)
         writer, base = self._task.claim.writer, self._task.parent.ref.version if self._task.parent and self._base else 0
-        for shard in pack(differ.frames(threads=self._settings.workers), shard_bytes=self._settings.shard_bytes):
-            self._shards.append(shard.entry)
-            uploader.add("shards", self._catalog.keys.shard(writer, self._number, base, shard.entry.digest), shard.data)
+        # Closed before anybody may abort: a worker must not write to the base while it is taken back.
+        with closing(differ.frames(threads=self._settings.workers)) as frames:
+            for shard in pack(frames, shard_bytes=self._settings.shard_bytes):
+                self._shards.append(shard.entry)
+                uploader.add("shards", self._catalog.keys.shard(writer, self._number, base, shard.entry.digest), shard.data)
         return differ.tally.table(), differ.tally.changed_lanes
 
     def _describe(self, uploader: Uploader, changed_lanes: int) -> NewVersion:

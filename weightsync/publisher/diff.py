@@ -6,7 +6,8 @@ never uploaded. Frames come out ascending, so they are packed as they come.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -75,13 +76,17 @@ class Differ:
         self._buffer_bytes = max((chunk.nbytes for chunk in source.layout.chunks), default=0)
         self.tally = Tally(sums=base[1].sums.tolist() if base else [0] * len(source.layout.tensors))
 
-    def frames(self, *, threads: int) -> Iterator[list[tuple[int, bytes]]]:
-        """The frames of changed chunks, ascending, in groups; `tally` is complete after the last one."""
-        for group in in_order(self._encode, groups(self._source.layout), threads=threads, window=2 * threads + 1):
-            self.tally.add(group)
-            failpoint("publish.mid_diff")
-            if group.frames:
-                yield group.frames
+    def frames(self, *, threads: int) -> Generator[list[tuple[int, bytes]], None, None]:
+        """The frames of changed chunks, ascending, in groups; `tally` is complete after the last one.
+
+        Close it if you do not take them all: after that no worker reads, encodes or checks any more.
+        """
+        with closing(in_order(self._encode, groups(self._source.layout), threads=threads, window=2 * threads + 1)) as encoded:
+            for group in encoded:
+                self.tally.add(group)
+                failpoint("publish.mid_diff")
+                if group.frames:
+                    yield group.frames
 
     def _encode(self, chunks: list[Chunk]) -> Encoded:
         return self._snapshot(chunks) if self._base is None else self._delta(chunks, *self._base)

@@ -1,7 +1,7 @@
 """Work on many items by threads, results in order, only a few of them in memory at once."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_order(function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, window: int) -> Iterator[Result]:
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, window: int) -> Generator[Result, None, None]:
     """`function` of each item, in order; at most `window` results are computed ahead of the consumer.
 
     An exception of `function` comes out in its place. When the iterator ends or is closed, no call is running any more. One thread is

@@ -41,6 +41,7 @@ class Publisher:
         """`replica`: the base, ours alone. `shards`: where versions that it lacks come from. `who`: for people, in every record."""
         self._catalog, self._replica, self._shards = catalog, replica, shards
         self._who, self._model, self._settings = who, model, settings or Settings()
+        self._chunking = Chunking.of(replica.layout) if replica.layout else self._settings.chunking
         self._claim: Claim | None = None
         self._parent: VersionRecord | None = None
         self._known: set[str] = set()  # digests of files that the store has
@@ -55,7 +56,7 @@ class Publisher:
     @property
     def chunking(self) -> Chunking:
         """How sources should cut their tensors, so that a delta is possible."""
-        return Chunking.of(self.layout) if self.layout else self._settings.chunking
+        return self._chunking
 
     @property
     def version(self) -> int:
@@ -155,8 +156,10 @@ class Publisher:
             self._parent = self._catalog.manifest_of(ref.version, ref.manifest)
             table = self._catalog.file_table(self._parent.manifest.files)
             self._known = {self._parent.manifest.files.digest, *(file.ref.digest for file in (*table.small, *table.tensors))}
-        if self._parent is not None and rebuild:
-            self._rebuild_base(self._parent)
+        if self._parent is not None:
+            if rebuild:
+                self._rebuild_base(self._parent)
+            self._chunking = Chunking.of(self._catalog.layout(self._parent.manifest.layout))
         return self._claim
 
     def _refreshed(self, claim: Claim) -> Claim:
