@@ -47,8 +47,31 @@ class Settings(BaseSettings):
     )
     trusted_keys: Path | None = Field(None, description="TOML file of public keys; without it nothing needs a signature")
     key: Path | None = Field(None, description="file with the key that signs what this process writes")
+    server: str | None = Field(None, description="HOST:PORT of a control plane; without one everything goes through the store")
+    server_tls: bool = Field(False, description="speak TLS to it, trusting the system's authorities (implied by the files below)")
+    server_ca: Path | None = Field(None, description="PEM file of who signed the server's certificate")
+    server_cert: Path | None = Field(None, description="PEM file of our own certificate, with server_key")
+    server_key: Path | None = Field(None, description="PEM file of its key")
+    server_name: str | None = Field(None, description="what the server's certificate must name, if not the host that is connected to")
+    server_insecure: bool = Field(False, description="let a token go to another host in plaintext")
+    token_file: Path | None = Field(None, description="file with our bearer token; read again for each call")
+    name: str | None = Field(None, description="this subscriber's name in the fleet; default: the host's name")
+    region: str = Field("", description="the region that it is in")
+    metrics: str | None = Field(None, description="HOST:PORT (or PORT, on loopback) where daemons serve /metrics, /healthz and /readyz")
+    channel: str = Field("latest", description="the channel that a subscriber follows")
+    out: Path | None = Field(None, description="directory where a subscriber writes each version as DIR/<N>/")
+    keep: int = Field(2, ge=1, description="versions kept there")
+    poll_s: float = Field(2.0, ge=0.02, description="mean seconds between looks at the channel, or at the directory of checkpoints")
+    spread_s: float = Field(0.5, ge=0, description="subscribers start, and look after a hint, at random times within so many seconds")
+    watch: Path | None = Field(None, description="directory whose checkpoints a publisher publishes as they appear")
+    alarm_behind_s: float = Field(300.0, ge=0, description="alarm: a subscriber is behind its channel for longer; 0, here and below: never")
+    alarm_behind_versions: int = Field(10, ge=0, description="alarm: a subscriber is more versions behind")
+    alarm_below_s: float = Field(60.0, ge=0, description="alarm: some subscriber is below its channel for longer")
+    alarm_unchanged_versions: int = Field(3, ge=0, description="alarm: so many versions in a row changed nothing")
+    alarm_change_factor: float = Field(5.0, ge=0, description="alarm: a version changed more than so many times the usual")
+    alarm_silent_s: float = Field(3600.0, ge=0, description="alarm: no new version for longer")
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
-    log_json: bool = False
+    log_format: Literal["text", "json"] = "text"
 
     @classmethod
     def settings_customise_sources(

@@ -65,14 +65,18 @@ def open_subscriber(
     store: ObjectStore,
     *,
     channel: str = LATEST,
+    version: int | None = None,
     out: Path | None = None,
     keep: int = 2,
     progress: Progress | None = None,
     clock: Clock = SYSTEM,
 ) -> Subscriber:
-    """A subscriber with its image, and the directory `out` as its output. Raises `Conflict` while another one uses either."""
+    """A subscriber with its image, and the directory `out` as its output; of a fixed `version` instead of a channel where one is given.
+
+    Raises `Conflict` while another one uses image or output.
+    """
     catalog = open_catalog(settings, store, clock=clock)
-    name = _name(settings, store, f"subscriber\0{channel}")
+    name = _name(settings, store, f"subscriber\0{channel}" if version is None else f"subscriber\0={version}")
     with ExitStack() as stack:
         accepted = AcceptedFile(settings.cache / "accepted" / name, catalog.keys.run, channel)
         stack.callback(accepted.close)
@@ -83,7 +87,7 @@ def open_subscriber(
         cache = ObjectCache(settings.cache / "objects", settings.cache_max_bytes, clock=clock)
         replica = Replica(images(settings) / name, clock=clock)
         subscriber = Subscriber(
-            catalog, replica, ShardSource(catalog, cache), accepted, channel=channel, outputs=outputs, progress=progress
+            catalog, replica, ShardSource(catalog, cache), accepted, channel=channel, fixed=version, outputs=outputs, progress=progress
         )
         stack.pop_all()
     return subscriber

@@ -8,11 +8,13 @@ from pathlib import Path
 import weightsync
 
 PACKAGE = Path(weightsync.__file__).parent
-OPTIONAL = ("torch", "safetensors", "grpc", "vllm", "sglang", "matplotlib", "pytest", "hypothesis")
+OPTIONAL = ("torch", "safetensors", "grpc", "prometheus_client", "vllm", "sglang", "matplotlib", "pytest", "hypothesis")
 NOT_CORE = (
     "weightsync.cli.demo",
     "weightsync.codec.kernel",  # only where a compiler was found
     "weightsync.control",
+    "weightsync.daemon.observe_server",
+    "weightsync.daemon.plane",
     "weightsync.engine",
     "weightsync.publisher.torch_source",
     "weightsync.rl",

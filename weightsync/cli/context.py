@@ -11,12 +11,18 @@ from weightsync.cli.output import Output
 from weightsync.errors import Invalid
 
 if TYPE_CHECKING:  # these cost a fifth of a second to import, and `--help` needs none
+    from collections.abc import Sequence
+
     from weightsync.catalog import Catalog
     from weightsync.config import Settings
+    from weightsync.daemon.hints import ControlPlane
+    from weightsync.daemon.process import Process
     from weightsync.publisher.publisher import Publisher
     from weightsync.replica.update import Progress
     from weightsync.store.api import ObjectStore
     from weightsync.subscriber.follow import Subscriber
+    from weightsync.telemetry.alarms import Thresholds
+    from weightsync.telemetry.names import Metric
 
 _FLAGS_OF_THE_CLI = {"as_json", "debug"}
 
@@ -71,6 +77,48 @@ class Context:
 
         return open_catalog(self.settings, self.store)
 
+    @contextmanager
+    def process(self, role: str, metrics: "Sequence[Metric]") -> "Iterator[Process]":
+        """What a daemon runs in: SIGTERM, probes, metrics, the service manager. `role` goes into metrics and log."""
+        from importlib import metadata
+
+        from weightsync.daemon.process import Process
+
+        try:
+            version = metadata.version("weightsync")
+        except metadata.PackageNotFoundError:
+            version = "source"
+        with Process(role, metrics=metrics, address=self.settings.metrics, version=version) as process:
+            if process.listening is not None and self.settings.metrics is not None:
+                self.out.note("metrics and health on http://{}:{}/".format(*process.listening))
+            yield process
+
+    @property
+    def thresholds(self) -> "Thresholds":
+        """From where on something is an alarm."""
+        from weightsync.telemetry.alarms import Thresholds
+
+        settings = self.settings
+        return Thresholds(
+            settings.alarm_behind_s,
+            settings.alarm_behind_versions,
+            settings.alarm_below_s,
+            settings.alarm_unchanged_versions,
+            settings.alarm_change_factor,
+            settings.alarm_silent_s,
+        )
+
+    def plane(self) -> "ControlPlane | None":
+        """The control plane that the settings name. A hint: without gRPC in this installation there is none, and a warning."""
+        if self.settings.server is None:
+            return None
+        try:
+            from weightsync.daemon.plane import GrpcPlane, connect
+        except ModuleNotFoundError as error:
+            self.out.note(f"warning: going on without the control plane: {error.name} is missing: pip install 'weightsync[control]'")
+            return None
+        return GrpcPlane(connect(self.settings))
+
     def with_settings(self, **changes: Any) -> "Context":
         """Another context whose flags differ. To be closed on its own."""
         other = Context({**self._flags, **changes})
@@ -86,11 +134,13 @@ class Context:
             yield publisher
 
     @contextmanager
-    def subscriber(self, *, channel: str, out: Path | None, keep: int, progress: "Progress | None" = None) -> "Iterator[Subscriber]":
-        """A subscriber of a channel, with its image and what it accepted on this host."""
+    def subscriber(
+        self, *, channel: str, version: int | None = None, out: Path | None, keep: int, progress: "Progress | None" = None
+    ) -> "Iterator[Subscriber]":
+        """A subscriber of a channel, or of a fixed version, with its image and what it accepted on this host."""
         from weightsync.wiring import open_subscriber
 
-        subscriber = open_subscriber(self.settings, self.store, channel=channel, out=out, keep=keep, progress=progress)
+        subscriber = open_subscriber(self.settings, self.store, channel=channel, version=version, out=out, keep=keep, progress=progress)
         try:
             yield subscriber
         finally:

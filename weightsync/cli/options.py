@@ -44,6 +44,22 @@ IMAGES = Shared("images", _text("--images", "DIR", "Where the image lies; defaul
 TRUST = Shared("trusted_keys", _text("--trusted-keys", "FILE", "TOML file of the public keys to trust; none: unsigned.", Path))
 KEY = Shared("key", _text("--key", "FILE", "Signing key, for what this command writes.", Path))
 
+POLL = Shared("poll_s", _text("--poll-s", "S", "Mean seconds between looks; default 2. [WEIGHTSYNC_POLL_S]", float))
+LOG_FORMAT = Shared("log_format", _text("--log-format", "FORMAT", "text or json, on standard error. [WEIGHTSYNC_LOG_FORMAT]"))
+METRICS = Shared(
+    "metrics",
+    _text("--metrics", "HOST:PORT", "Serve /metrics, /healthz and /readyz here; PORT alone: on loopback. [WEIGHTSYNC_METRICS]"),
+)
+NAME = Shared("name", _text("--name", "NAME", "This subscriber's name in the fleet; default: the host's. [WEIGHTSYNC_NAME]"))
+REGION = Shared("region", _text("--region", "REGION", "The region that it is in. [WEIGHTSYNC_REGION]"))
+SERVER = (
+    Shared("server", _text("--server", "HOST:PORT", "The control plane. [WEIGHTSYNC_SERVER]")),
+    Shared("server_ca", _text("--server-ca", "FILE", "PEM file of who signed its certificate: speak TLS. [WEIGHTSYNC_SERVER_CA]", Path)),
+    Shared("server_cert", _text("--server-cert", "FILE", "PEM file of our own certificate. [WEIGHTSYNC_SERVER_CERT]", Path)),
+    Shared("server_key", _text("--server-key", "FILE", "PEM file of its key. [WEIGHTSYNC_SERVER_KEY]", Path)),
+    Shared("token_file", _text("--token-file", "FILE", "File with our bearer token. [WEIGHTSYNC_TOKEN_FILE]", Path)),
+)
+
 ALWAYS = (
     Shared("as_json", _switch("--json", "One JSON document on standard output (daemons: one line per event)."), default=False),
     Shared("config", _text("--config", "FILE", "TOML file of settings. [WEIGHTSYNC_CONFIG]", Path)),

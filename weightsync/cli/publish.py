@@ -8,14 +8,14 @@ import typer
 from weightsync.cli import words
 from weightsync.cli.channels import Who, me
 from weightsync.cli.context import Context
-from weightsync.cli.options import CACHE, KEY, RUN, STORE, TRUST, verb
-from weightsync.errors import Invalid
+from weightsync.cli.options import CACHE, KEY, LOG_FORMAT, METRICS, POLL, RUN, SERVER, STORE, TRUST, verb
+from weightsync.errors import Invalid, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.publisher.result import Published
 
 
-@verb(STORE, RUN, CACHE, TRUST, KEY)
+@verb(STORE, RUN, CACHE, TRUST, KEY, POLL, *SERVER, METRICS, LOG_FORMAT)
 def publish(
     context: Context,
     *,
@@ -23,7 +23,8 @@ def publish(
         Path | None, typer.Argument(metavar="CKPT", help="A Hugging Face directory or one safetensors file; index and config are optional.")
     ] = None,
     watch: Annotated[
-        Path | None, typer.Option("--watch", metavar="DIR", help="Publish every checkpoint that appears in DIR, until stopped.")
+        Path | None,
+        typer.Option("--watch", metavar="DIR", help="Publish every checkpoint that appears in DIR, until stopped. [WEIGHTSYNC_WATCH]"),
     ] = None,
     step: Annotated[
         int | None, typer.Option("--step", metavar="N", min=0, help="Training step; default: the last number in the checkpoint's name.")
@@ -31,7 +32,6 @@ def publish(
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="A remark to keep with the version.")] = "",
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name of the model, for a new run.")] = "",
     who: Who = None,
-    poll_s: Annotated[float, typer.Option("--poll-s", metavar="S", min=0.05, help="With --watch: seconds between looks.")] = 2.0,
     single_writer: Annotated[
         bool, typer.Option("--single-writer", help="For stores without conditional writes: you vouch that nobody else publishes.")
     ] = False,
@@ -40,7 +40,7 @@ def publish(
 
     Prints the version's number. What is sent is the difference to the version before; the first version, and one with other
     tensors, is a snapshot. The base for the difference is kept in --cache and used only if it is the committed version, else it
-    is rebuilt from the store.
+    is rebuilt from the store. With --server the control plane is given notice of it; that may fail.
 
     Examples:
       1. One checkpoint
@@ -49,22 +49,40 @@ def publish(
            weightsync publish --watch ./checkpoints --store s3://bucket/models --run tuning
       3. From a script
            weightsync publish ./step-100 --store file:///data/store --run tuning --json
+      4. As a service
+           weightsync publish --watch ./checkpoints --server cp:7443 --metrics 9100 --log-format json --json
     """
+    if watch is None and checkpoint is None:
+        watch = context.settings.watch
     if (checkpoint is None) == (watch is None):
         raise Invalid("give a checkpoint or --watch DIR, one of them", remedy="weightsync publish CKPT, or weightsync publish --watch DIR")
     if watch is not None and step is not None:
         raise Invalid("--step names one checkpoint, --watch takes many", remedy="leave --step out: steps come from the names")
-    with context.publisher(who=who or me(), model=model, single_writer=single_writer) as publisher:
-        if watch is not None:
-            from weightsync.cli.publish_watch import run
+    if watch is not None:
+        from weightsync.cli.publish_watch import run
 
-            run(context, publisher, watch, note=note, poll_s=poll_s)
-        elif checkpoint is not None:
-            from weightsync.publisher.watch import step_of
+        run(context, watch, note=note, who=who or me(), model=model, single_writer=single_writer)
+    elif checkpoint is not None:
+        from weightsync.publisher.watch import step_of
 
+        with context.publisher(who=who or me(), model=model, single_writer=single_writer) as publisher:
             with context.out.busy(f"publishing {checkpoint}"):
                 published = publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note)
             report(context, published)
+            _notify(context)
+
+
+def _notify(context: Context) -> None:
+    """A hint: whoever polls finds the version as well."""
+    plane = context.plane()
+    if plane is None:
+        return
+    try:
+        plane.notify(context.run, "latest")
+    except WeightsyncError as error:
+        context.out.note(f"note: the control plane was not given notice: {error}")
+    finally:
+        plane.close()
 
 
 def report(context: Context, published: "Published") -> None:

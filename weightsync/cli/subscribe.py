@@ -1,5 +1,7 @@
 """`weightsync subscribe`: the inference host's side."""
 
+import platform
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,29 +9,35 @@ import typer
 
 from weightsync.cli import words
 from weightsync.cli.context import Context
-from weightsync.cli.options import CACHE, IMAGES, RUN, STORE, TRUST, verb
-from weightsync.cli.signals import stop_event
+from weightsync.cli.options import CACHE, IMAGES, LOG_FORMAT, METRICS, NAME, POLL, REGION, RUN, SERVER, STORE, TRUST, verb
+from weightsync.errors import Invalid
 
 if TYPE_CHECKING:
     from weightsync.subscriber.follow import Step
 
 
-@verb(STORE, RUN, CACHE, IMAGES, TRUST)
+@verb(STORE, RUN, CACHE, IMAGES, TRUST, POLL, *SERVER, NAME, REGION, METRICS, LOG_FORMAT)
 def subscribe(
     context: Context,
     *,
-    channel: Annotated[str, typer.Option("--channel", metavar="C", help="The channel to follow.")] = "latest",
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write each version as DIR/<N>/ and point DIR/current to it.")
+    channel: Annotated[
+        str | None, typer.Option("--channel", metavar="C", help="The channel to follow; default latest. [WEIGHTSYNC_CHANNEL]")
     ] = None,
-    keep: Annotated[int, typer.Option("--keep", metavar="N", min=1, help="With --out: versions to keep in DIR.")] = 2,
+    version: Annotated[int | None, typer.Option("--version", metavar="N", min=1, help="Serve this version, whatever channels say.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write each version as DIR/<N>/ and point DIR/current to it. [WEIGHTSYNC_OUT]"),
+    ] = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=1, help="With --out: versions to keep in DIR; default 2.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Get the channel's version and end.")] = False,
-    poll_s: Annotated[float, typer.Option("--poll-s", metavar="S", min=0.02, help="Mean seconds between looks at the channel.")] = 2.0,
 ) -> None:
     """Follows a channel and keeps a verified copy of its version.
 
     Downloads what leads from the held version to the new one, checks every byte, and switches only when all of it is right; whatever goes
     wrong, the old version is served on. SIGTERM ends it after the version in flight.
+
+    With --server it looks as soon as the control plane says that there is news, and reports what it does; without, or while that is
+    away, it looks every few seconds. /readyz (--metrics) says 200 while it serves what the channel demands.
 
     Examples:
       1. Keep a directory of checkpoints up to date; engines load DIR/current
@@ -38,22 +46,56 @@ def subscribe(
            weightsync subscribe --store s3://bucket/models --run tuning --channel serving --out ./weights
       3. Once, in a start script
            weightsync subscribe --store s3://bucket/models --run tuning --out ./weights --once
+      4. As a service
+           weightsync subscribe --out ./weights --server cp:7443 --region eu --metrics 9100 --log-format json --json
     """
+    settings = context.settings
+    if version is not None and channel is not None:
+        raise Invalid("a channel and a version were given", remedy="give one of them")
+    channel = channel or settings.channel
+    out, keep = out or settings.out, keep or settings.keep
     if once:
         with (
             context.out.progress(channel) as advance,
-            context.subscriber(channel=channel, out=out, keep=keep, progress=advance) as subscriber,
+            context.subscriber(channel=channel, version=version, out=out, keep=keep, progress=advance) as subscriber,
         ):
             step = subscriber.once()
         context.out.document(document(step, out))
         context.out.line(sentence(step, out))
         return
-    with context.subscriber(channel=channel, out=out, keep=keep) as subscriber:
-        context.out.note(f"following channel {channel} of run {context.run} in {context.store.url}")
-        with stop_event() as stop:
-            subscriber.run(stop, interval_s=poll_s, on_step=lambda step: _report(context, step, out))
+    _follow(context, channel, version, out, keep)
+
+
+def _follow(context: Context, channel: str, version: int | None, out: Path | None, keep: int) -> None:
+    from weightsync.daemon.subscribe import Follower, FollowSettings
+    from weightsync.telemetry import names
+    from weightsync.telemetry.facts import FIXED
+
+    settings = context.settings
+    followed = channel if version is None else f"{FIXED}{version}"
+    follow = FollowSettings(
+        context.run,
+        followed,
+        settings.name or _host_name(),
+        settings.region,
+        engine="directory" if out else "image",
+        interval_s=settings.poll_s,
+        spread_s=settings.spread_s,
+    )
+    with (
+        context.process("subscriber", names.SUBSCRIBER) as process,
+        context.subscriber(channel=channel, version=version, out=out, keep=keep) as subscriber,
+    ):
+        context.out.note(f"following {followed} of run {context.run} in {context.store.url}")
+        plane, limits = context.plane(), context.thresholds
+        Follower(process, subscriber, follow, plane=plane, on_step=lambda step: _report(context, step, out), limits=limits).run()
         held = subscriber.version
-        context.out.note(f"stopped; version {held.version if held else 'none'} is held")
+    context.out.note(f"stopped; version {held.version if held else 'none'} is held")
+
+
+def _host_name() -> str:
+    """The host's, with what names may not have replaced."""
+    return re.sub(r"[^A-Za-z0-9._-]|\.(?=\.)", "-", platform.node())[:128].lstrip("._-") or "subscriber"
 
 
 def _report(context: Context, step: "Step", out: Path | None) -> None:

@@ -3,13 +3,13 @@
     subscriber = Subscriber(catalog, replica, shards, accepted, channel="latest", outputs=[DirectoryOutput(...)])
     subscriber.step()               # one poll; raises what is wrong
     subscriber.run(stop)            # for ever; logs what is wrong and tries again
+    subscriber.demand, subscriber.served    # for other threads: what should be served, and what is
 
 The order of things: a head counts only when it is verified and not older than what was accepted before; that is written down first. Then
 the replica becomes the version (all or nothing), then each output. After a kill anywhere the next step goes on from there.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,7 +29,9 @@ from weightsync.subscriber.state import AcceptedFile
 
 logger = logging.getLogger(__name__)
 
-MAX_WAIT_S = 60.0
+# After failures looks get rarer only up to here: a thousand hosts that look every few seconds are what the store bears anyway, and when it
+# is back they must not sleep on.
+MAX_WAIT_S = 3.0
 
 
 class Output(Protocol):
@@ -68,6 +70,27 @@ class Step:
         return self.update is not None or self.delivered > 0
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What is to be served: the `version` of a verified move, None for nothing yet. `moved_ms` by the mover's clock; fixed: sequence 0."""
+
+    sequence: int
+    version: VersionRef | None
+    moved_ms: int
+
+
+class Stop(Protocol):
+    """When to end, and how to wait for it; `threading.Event` is one."""
+
+    def is_set(self) -> bool:
+        """Whether to end."""
+        ...
+
+    def wait(self, timeout: float) -> bool:
+        """Waits for `timeout` seconds at most; comes back sooner when it is time to end, or to look again."""
+        ...
+
+
 class Subscriber:
     """Not for several threads at once. Closing it closes the replica and the outputs."""
 
@@ -79,18 +102,23 @@ class Subscriber:
         accepted: AcceptedFile,
         *,
         channel: str = LATEST,
+        fixed: int | None = None,
         outputs: Sequence[Output] = (),
         progress: Progress | None = None,
     ) -> None:
+        """`fixed`: the number of a committed version to serve; the channel is not followed then."""
         self._catalog, self._replica, self._shards, self._accepted = catalog, replica, shards, accepted
-        self._channel, self._outputs, self._progress = channel, tuple(outputs), progress
+        self._channel, self._fixed, self._outputs = channel, fixed, tuple(outputs)
+        self.progress = progress  # of downloads
         self._head: Head | None = None
         self._record: VersionRecord | None = None
         self.error: WeightsyncError | None = None  # of the last step; None when it went well
+        self.demand: Demand | None = None  # None until the channel was looked at
+        self.served: VersionRef | None = self._held_everywhere()
 
     @property
     def version(self) -> VersionRef | None:
-        """What is served."""
+        """What is held, verified."""
         return self._replica.version
 
     def step(self) -> Step:
@@ -116,8 +144,15 @@ class Subscriber:
             raise NotFound(f"channel {self._channel!r} has no version yet", remedy="publish one, or promote one to this channel")
         return step
 
-    def run(self, stop: threading.Event, *, interval_s: float = 2.0, on_step: Callable[[Step], None] | None = None) -> None:
-        """Steps until `stop` is set, at random times around `interval_s`; after failures ever more slowly."""
+    def run(
+        self,
+        stop: Stop,
+        *,
+        interval_s: float = 2.0,
+        on_step: Callable[[Step], None] | None = None,
+        on_error: Callable[[WeightsyncError], None] | None = None,
+    ) -> None:
+        """Steps until `stop` is set, at random times around `interval_s`; after failures somewhat more slowly."""
         failures = 0
         while not stop.is_set():
             try:
@@ -129,7 +164,9 @@ class Subscriber:
                 failures += 1
                 held = self.version
                 logger.warning("version %s is served on: %s", held.version if held else "none", error)
-            wait_s = min(MAX_WAIT_S, interval_s * 2.0 ** min(failures, 10))
+                if on_error is not None:
+                    on_error(error)
+            wait_s = min(max(interval_s, MAX_WAIT_S), interval_s * 2.0 ** min(failures, 10))
             stop.wait(wait_s / 2 + jitter(wait_s))
 
     def close(self) -> None:
@@ -145,22 +182,40 @@ class Subscriber:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _held_everywhere(self) -> VersionRef | None:
+        held = {self._replica.version, *(output.version for output in self._outputs)}
+        return held.pop() if len(held) == 1 else None
+
     def _step(self) -> Step:
+        if self._fixed is not None:
+            return self._serve(self._fixed_record(self._fixed), 0)
         head = self._look()
         if head is None:
+            self.demand = Demand(0, None, 0)
             return Step(self.version, 0, stale=False)
         failpoint("subscribe.head_seen")
         self._accepted.accept(head)
         self._head = head
         sequence, target = head.move.sequence, head.version
+        self.demand = Demand(sequence, target, head.move.created_ms)
         if head.expires_ms is not None and head.expires_ms <= self._catalog.clock.now_s() * 1000:
             logger.warning("the head of channel %r has expired: nothing newer is accepted", self._channel)
             return Step(self.version, sequence, stale=True)
         if target is None:
             return Step(self.version, sequence, stale=False)
-        record = self._describe(target)
+        return self._serve(self._describe(target), sequence)
+
+    def _serve(self, record: VersionRecord, sequence: int) -> Step:
         done = self._bring(record)
-        return Step(self.version, sequence, stale=False, update=done, delivered=self._deliver(record))
+        delivered = self._deliver(record)
+        self.served = record.ref
+        return Step(self.version, sequence, stale=False, update=done, delivered=delivered)
+
+    def _fixed_record(self, version: int) -> VersionRecord:
+        if self._record is None:
+            self._record = self._catalog.manifest_of(version)
+            self.demand = Demand(0, self._record.ref, self._record.manifest.created_ms)
+        return self._record
 
     def _look(self) -> Head | None:
         if self._head is not None:
@@ -183,7 +238,7 @@ class Subscriber:
     def _bring(self, record: VersionRecord) -> Update | None:
         if self._replica.version == record.ref and self._replica.root == record.manifest.root:
             return None
-        return update(self._replica, self._catalog, record, self._shards, progress=self._progress)
+        return update(self._replica, self._catalog, record, self._shards, progress=self.progress)
 
     def _deliver(self, record: VersionRecord) -> int:
         delivered = 0

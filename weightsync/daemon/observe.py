@@ -1,0 +1,93 @@
+"""A run's facts, read from its store."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import TypeVar
+
+from weightsync.catalog import Catalog, Head
+from weightsync.clock import SYSTEM, Clock
+from weightsync.errors import Compacted
+from weightsync.format.keys import LATEST
+from weightsync.format.moves import Move
+from weightsync.telemetry.facts import ChannelFact, RunFacts, SubscriberFact, VersionFact
+
+READERS = 8
+VERSIONS = 20  # that are looked at, by default
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class StoreObserver:
+    """Reads a run's store; what does not change is read once. Not for several threads at once."""
+
+    def __init__(self, catalog: Catalog, *, versions: int = VERSIONS, clock: Clock = SYSTEM) -> None:
+        self._catalog, self._limit, self._clock = catalog, versions, clock
+        self._known: dict[tuple[int, str], VersionFact | None] = {}
+
+    def look(self, subscribers: Sequence[SubscriberFact] | None = None) -> RunFacts:
+        """The run as it is now. Raises `NotFound` when it is not there, `Unavailable`, `Corrupt`."""
+        names = self._catalog.channels()
+        heads = parallel(self._catalog.head, sorted({LATEST, *names}))
+        found = [head for head in heads if head is not None]
+        if not found:
+            self._catalog.run()  # there is no such run, or nobody has published
+        latest = next((head for head in found if head.move.channel == LATEST), None)
+        versions = self._versions(latest) if latest else []
+        channels = tuple(_channel(head) for head in found)
+        told = None if subscribers is None else tuple(subscribers)
+        return RunFacts(self._catalog.keys.run, self._clock.now_s(), channels, tuple(versions), told)
+
+    def _versions(self, latest: Head) -> list[VersionFact]:
+        moves = list(islice(committing(move for move, _ in self._catalog.history(latest)), self._limit))
+        keys = [(move.version, move.manifest.digest) for move in moves if move.manifest]
+        fresh = [(move, key) for move, key in zip(moves, keys, strict=True) if key not in self._known]
+        for (_, key), fact in zip(fresh, parallel(lambda one: self._version(one[0]), fresh), strict=True):
+            self._known[key] = fact
+        self._known = {key: self._known[key] for key in keys}
+        return [fact for key in reversed(keys) if (fact := self._known[key]) is not None]
+
+    def _version(self, move: Move) -> VersionFact | None:
+        try:
+            manifest = self._catalog.manifest_of(move.version, move.manifest.digest if move.manifest else None).manifest
+        except Compacted:
+            return None
+        return VersionFact(
+            manifest.version,
+            manifest.step,
+            move.created_ms / 1000,
+            manifest.epoch,
+            snapshot=manifest.base == 0,
+            changed_lanes=manifest.changed_lanes,
+            lanes=self._catalog.layout(manifest.layout).lanes,
+            payload_bytes=manifest.payload_bytes,
+            checkpoint_bytes=manifest.checkpoint_bytes,
+        )
+
+
+def committing(moves: Iterable[Move]) -> Iterable[Move]:
+    """Of `latest`'s moves, newest first, those that committed a version: it was then the highest. A claim and a rollback commit none."""
+    seen: set[int] = set()
+    before: Move | None = None
+    for move in moves:
+        if before is not None and before.version == before.highest > move.highest and before.version not in seen:
+            seen.add(before.version)
+            yield before
+        before = move
+    if before is not None and before.version and before.version == before.highest and before.version not in seen:
+        yield before
+
+
+def _channel(head: Head) -> ChannelFact:
+    move = head.move
+    expires_s = None if head.expires_ms is None else head.expires_ms / 1000
+    return ChannelFact(move.channel, move.version, move.sequence, move.epoch, move.created_ms / 1000, move.who, move.why, expires_s)
+
+
+def parallel(function: Callable[[A], B], values: Sequence[A]) -> list[B]:
+    """`function` of each value, in order, several at a time."""
+    if len(values) < 2:
+        return [function(value) for value in values]
+    with ThreadPoolExecutor(min(READERS, len(values))) as pool:
+        return list(pool.map(function, values))

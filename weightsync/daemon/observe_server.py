@@ -1,0 +1,40 @@
+"""A run's facts, asked from a control plane."""
+
+from itertools import islice
+
+from weightsync.clock import SYSTEM, Clock
+from weightsync.control.client import ControlClient
+from weightsync.daemon.messages import channel_fact, subscriber_fact, version_fact
+from weightsync.daemon.observe import VERSIONS, parallel
+from weightsync.errors import Compacted, NotFound
+from weightsync.telemetry.facts import RunFacts, VersionFact
+from weightsync.v1 import versions_pb2
+
+
+class ServerObserver:
+    """Asks a control plane about a run."""
+
+    def __init__(self, client: ControlClient, run: str, *, versions: int = VERSIONS, clock: Clock = SYSTEM) -> None:
+        self._client, self._run, self._limit, self._clock = client, run, versions, clock
+        self._known: dict[tuple[int, str], VersionFact | None] = {}
+
+    def look(self) -> RunFacts:
+        """The run as the server sees it now. Raises `NotFound`, `Unavailable`, `Denied`."""
+        channels = tuple(channel_fact(channel) for channel in self._client.list_channels(self._run))
+        subscribers = tuple(subscriber_fact(one) for one in self._client.list_subscribers(self._run, page_size=500))
+        return RunFacts(self._run, self._clock.now_s(), channels, tuple(self._versions()), subscribers)
+
+    def _versions(self) -> list[VersionFact]:
+        newest = list(islice(self._client.list_versions(self._run, page_size=self._limit), self._limit))
+        keys = [(one.version, one.manifest.digest) for one in newest]
+        fresh = [one for one, key in zip(newest, keys, strict=True) if key not in self._known]
+        for one, fact in zip(fresh, parallel(self._version, fresh), strict=True):
+            self._known[one.version, one.manifest.digest] = fact
+        self._known = {key: self._known[key] for key in keys}
+        return [fact for key in reversed(keys) if (fact := self._known[key]) is not None]
+
+    def _version(self, one: versions_pb2.CommittedVersion) -> VersionFact | None:
+        try:
+            return version_fact(self._client.get_version(self._run, one.version), one.committed_ms)
+        except (Compacted, NotFound):
+            return None
