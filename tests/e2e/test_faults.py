@@ -149,7 +149,9 @@ def test_racing_publishers_make_one_history(made, seed):
     versions = [version for version, _ in acknowledged]
     assert len(versions) == len(set(versions))
     assert set(acknowledged) <= set(notes.items())
-    assert len(notes) >= 1
+    # Whoever comes last holds the run: racers may have fenced one another before anything was committed.
+    publish_all(world, paths[-1:])
+    assert list(check(world.catalog, world.home, files_of(paths), only=[]).values()) == [*notes.values(), paths[-1].name]
 
 
 @pytest.mark.parametrize("seed", range(3))
