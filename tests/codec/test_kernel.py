@@ -116,7 +116,7 @@ def test_wrong_arguments(kernel):
         lambda: _kernel.scatter(good, np.zeros(2, np.uint32), good[:1]),
         lambda: _kernel.changes_sum(np.zeros(2, np.uint32), good[:2], good[:1], 0),
     ):
-        with pytest.raises(ValueError, match="[a-z]"):
+        with pytest.raises(ValueError, match=r"[a-z]"):
             call()
     with pytest.raises((BufferError, ValueError)):
         _kernel.encode_classgap(2, good[::2], good[::2], 0, 0)

@@ -1,6 +1,7 @@
 #include "scratch.h"
 
-#include <cstdlib>
+#include <stdlib.h>  // posix_memalign
+
 #include <new>
 
 namespace weightsync {
@@ -9,7 +10,7 @@ namespace {
 struct Block {
     void* data = nullptr;
     size_t bytes = 0;
-    ~Block() { std::free(data); }
+    ~Block() { free(data); }
 };
 
 thread_local Block blocks[static_cast<size_t>(Slot::Count)];
@@ -18,14 +19,18 @@ thread_local Block blocks[static_cast<size_t>(Slot::Count)];
 
 void* scratch_bytes(Slot slot, size_t bytes) {
     Block& block = blocks[static_cast<size_t>(slot)];
-    if (block.bytes < bytes || block.data == nullptr) {
-        std::free(block.data);
+#if defined(__SANITIZE_ADDRESS__)
+    bool fits = false;  // a fresh block of the exact size, so that every step beyond it is seen
+    size_t wanted = bytes ? bytes : 1;
+#else
+    bool fits = block.data != nullptr && block.bytes >= bytes;
+    size_t wanted = bytes + bytes / 4 + 64;
+#endif
+    if (!fits) {
+        free(block.data);
         block = Block{};
-        size_t rounded = (bytes + bytes / 4 + 64 + 63) / 64 * 64;
-        void* data = std::aligned_alloc(64, rounded);
-        if (data == nullptr) throw std::bad_alloc();
-        block.data = data;
-        block.bytes = rounded - 64;
+        if (posix_memalign(&block.data, 64, wanted) != 0) throw std::bad_alloc();
+        block.bytes = wanted;
     }
     return block.data;
 }

@@ -7,7 +7,7 @@ namespace weightsync {
 
 enum class Slot { Positions, Old, New, Classes, Gaps, Differences, Exceptions, Excess, Frame, Ranks, Histogram, Count };
 
-// At least `bytes` bytes, 64-byte aligned and followed by 64 more; what was in the slot is lost. Throws std::bad_alloc.
+// At least `bytes` bytes, 64-byte aligned; what was in the slot is lost. Throws std::bad_alloc.
 void* scratch_bytes(Slot slot, size_t bytes);
 
 template <class T>
