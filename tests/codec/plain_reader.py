@@ -107,7 +107,7 @@ def _class_gap(frame, old, width, shift, exponent_bits):
     first = head.varint() if classes > 1 else 0
     headers = [_class_header(head) for _ in range(classes)]
     bits = _Bits(frame[head.at :], width)
-    listed = [_class_changes(bits, *header) for header in headers]
+    listed = [_class_changes(bits, header) for header in headers]
     found, members = {}, [0] * classes
     for i, lane in enumerate(old):
         exponent = lane >> shift & (2**exponent_bits - 1)
@@ -118,8 +118,9 @@ def _class_gap(frame, old, width, shift, exponent_bits):
     return found
 
 
-def _class_changes(bits, count, k, mode, unchanged, exceptions, kx, km):
+def _class_changes(bits, header):
     """Difference by rank."""
+    count, k, mode, unchanged, exceptions, kx, km = header
     if unchanged is None:
         places = bits.ranks(count, k)
     else:
