@@ -60,7 +60,7 @@ _BARE: dict[grpc.StatusCode, type[WeightsyncError]] = {
 
 
 class WatchEnded(Unavailable):
-    """The server ends a watch. `after_sequence`: everything up to there was delivered."""
+    """The server ends a watch. `after_sequence`: everything up to there was sent; the event after it may have come too."""
 
     def __init__(self, message: str, *, after_sequence: int, remedy: str = "watch on after that sequence") -> None:
         super().__init__(message, remedy=remedy)

@@ -88,13 +88,14 @@ class _Stream:
 
     async def run(self) -> None:
         feed, watcher = self._feed, self.watcher
-        await feed.reach(watcher.cursor)
         tick = -1  # a bookmark comes first: the stream stands
         while feed.ended is None:
+            await feed.reach(watcher.cursor)  # there may be more to read back than at the start
             if tick != feed.tick:
                 tick = feed.tick
                 self._call.recheck()
                 await self._bookmark()
+                continue
             for event in feed.after(watcher.cursor):
                 await self._write(event.data)
                 watcher.cursor = event.sequence

@@ -120,8 +120,8 @@ def resumable(history: History, _truth: Truth) -> Iterator[str]:
                     yield f"a stream after {expected} began with {sequence}"
                 position, expected = sequence, None
             case Interrupted(resume):
-                # What was sent last may have been lost on the way: the server may be ahead, never behind.
-                if resume is not None and position is not None and resume < position:
+                # The event that was being sent may still have come; what was sent last may be lost on the way.
+                if resume is not None and position is not None and resume < position - 1:
                     yield f"the server said to go on after {resume}, but {position} had come"
             case _:
                 pass
