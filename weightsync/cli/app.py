@@ -23,6 +23,8 @@ VERBS = (
     "promote",
     "rollback",
     "serve",
+    "status",
+    "top",
     "doctor",
 )
 

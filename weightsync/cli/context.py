@@ -43,7 +43,11 @@ class Context:
         from weightsync.config import load
 
         settings = load(**self._flags)
-        telemetry.setup(settings.log_level, as_json=settings.log_format == "json")
+        # Who lets machines read the log wants to see in it what happens, not only what goes wrong.
+        as_json = settings.log_format == "json"
+        level = "info" if as_json and "log_level" not in settings.model_fields_set else settings.log_level
+        telemetry.setup(level, as_json=as_json)
+        self.out.to_log = as_json
         return settings
 
     @property

@@ -4,6 +4,7 @@ Standard output carries results only; everything else goes to standard error.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ class Output:
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
+        self.to_log = False  # remarks go into the log: every line on standard error is JSON then
 
     def document(self, value: dict[str, Any]) -> None:
         """The one JSON document of a command; shown only with `--json`."""
@@ -38,7 +40,10 @@ class Output:
 
     def note(self, text: str) -> None:
         """A remark beside the result."""
-        print(text, file=sys.stderr, flush=True)
+        if self.to_log:
+            logging.getLogger(__name__).info(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Row], *, left: int = 1) -> None:
         """A table for people: the first `left` columns to the left, the others to the right. No colours, no borders: it survives a pipe."""

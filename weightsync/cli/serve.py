@@ -1,6 +1,5 @@
 """`weightsync serve`: the control plane."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weightsync.cli.context import Context
-from weightsync.cli.options import STORE, TRUST, verb
+from weightsync.cli.options import LOG_FORMAT, METRICS, RUN, STORE, TRUST, verb
 from weightsync.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
+    from weightsync.catalog import Catalog
     from weightsync.control.access import Gate
     from weightsync.control.server import ControlServer
     from weightsync.control.tls import ServerTls
@@ -29,7 +29,7 @@ def _file(flag: str, text: str) -> typer.models.OptionInfo:
     return option
 
 
-@verb(STORE, TRUST)
+@verb(STORE, RUN, TRUST, METRICS, LOG_FORMAT)
 def serve(
     context: Context,
     *,
@@ -58,6 +58,8 @@ def serve(
     To subscribers, publishers and operators. It keeps nothing that the store does not hold: stop it, start another one, or run
     several. Without it, everybody polls the store.
 
+    With --metrics it shows the runs that it is asked about, and the one that --run names, as metrics.
+
     SIGTERM and Ctrl-C drain: health says NOT_SERVING, and all who watch are told where to go on.
 
     Examples:
@@ -72,40 +74,41 @@ def serve(
         import weightsync.control.server  # noqa: F401
     except ModuleNotFoundError as error:
         raise Unsupported(f"the control plane needs {error.name}", remedy="pip install 'weightsync[control]'") from None
-    import asyncio
-
     tls = _tls(tls_cert, tls_key, client_ca)
     gate = _gate(listen, tokens, anonymous, certificates=client_ca is not None)
-    asyncio.run(_serve(context, lambda: _server(context, listen, gate, tls, insecure=insecure, reflection=reflection, poll_s=poll)))
+    _run(context, lambda: _server(context, listen, gate, tls, insecure=insecure, reflection=reflection, poll_s=poll))
 
 
-async def _serve(context: Context, make: "Callable[[], ControlServer]") -> None:
-    import asyncio
+def _run(context: Context, make: "Callable[[], ControlServer]") -> None:
+    from weightsync.daemon.serve import ServingLoop
+    from weightsync.telemetry import names
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    server = make()
-    address = await server.start()
-    context.out.event("listening", f"listening on {address}", address=address, store=context.store.url)
-    await stop.wait()
-    context.out.note("draining")
-    await server.stop()
+    def listening(address: str) -> None:
+        context.out.event("listening", f"listening on {address}", address=address, store=context.store.url)
+
+    runs = [context.settings.run] if context.settings.run else []
+    with context.process("server", names.SERVER) as process:
+        loop = ServingLoop(process, make, lambda run: _catalog(context, run), runs=runs, on_listening=listening, limits=context.thresholds)
+        loop.run()
     context.out.event("stopped", "stopped")
+
+
+def _catalog(context: Context, run: str) -> "Catalog":
+    from weightsync.catalog import Catalog
+    from weightsync.trust import load_policy
+
+    # It checks moves, and can make none.
+    return Catalog(context.store, run, policy=load_policy(context.settings.trusted_keys, None))
 
 
 def _server(
     context: Context, listen: str, gate: "Gate", tls: "ServerTls | None", *, insecure: bool, reflection: bool, poll_s: float
 ) -> "ControlServer":
-    from weightsync.catalog import Catalog
     from weightsync.control.server import ControlServer
     from weightsync.control.settings import Pace, ServerSettings
-    from weightsync.trust import load_policy
 
-    policy = load_policy(context.settings.trusted_keys, None)  # it checks moves, and can make none
     return ControlServer(
-        lambda run: Catalog(context.store, run, policy=policy),
+        lambda run: _catalog(context, run),
         gate,
         listen=listen,
         tls=tls,
