@@ -79,11 +79,14 @@ class Daemon:
                 text=True,
             )
         self._events: queue.Queue[tuple[float, dict[str, Any]]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout or ():
-            self._events.put((time.monotonic(), json.loads(line)))
+        if self.process.stdout is not None:
+            with self.process.stdout as lines:
+                for line in lines:
+                    self._events.put((time.monotonic(), json.loads(line)))
 
     def until(self, name: str, **wanted: object) -> float:
         """Waits for an event with these fields; when it came (monotonic)."""
@@ -95,6 +98,12 @@ class Daemon:
                 raise AssertionError(f"{self.name}: no {name} {wanted}: {self._log.read_text()[-2000:]}") from None
             if event["event"] == name and wanted.items() <= event.items():
                 return at
+
+    def kill(self) -> None:
+        """As a machine that loses power does."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
 
     def end(self) -> None:
         """SIGTERM, and it must go well."""
@@ -144,10 +153,9 @@ class Fleet:
         self.server.until("listening")
 
     def kill_server(self) -> None:
-        """As a machine that loses power does."""
+        """Without a word of farewell."""
         if self.server is not None:
-            self.server.process.kill()
-            self.server.process.wait()
+            self.server.kill()
 
     def subscriber(self, name: str, server: str, port: int) -> Daemon:
         """Starts one that keeps every version that it delivers."""
@@ -250,10 +258,7 @@ def _killed(daemon: Daemon) -> Iterator[Daemon]:
     try:
         yield daemon
     finally:
-        daemon.process.kill()
-        daemon.process.wait()
-        if daemon.process.stdout is not None:
-            daemon.process.stdout.close()
+        daemon.kill()
 
 
 @contextmanager
