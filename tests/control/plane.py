@@ -1,6 +1,7 @@
 """A control plane over a memory store, in this process, and what tests do with it."""
 
 from contextlib import ExitStack
+from typing import Self
 
 from weightsync.catalog import Catalog
 from weightsync.control.access import Gate, Role
@@ -35,9 +36,9 @@ class Plane:
         run.publish(versions)
         return run
 
-    def serve(self, *, gate: Gate | None = None, pace: Pace = SLOW, limits: Limits = Limits(), policy=None, **more) -> str:
+    def serve(self, *, gate: Gate | None = None, pace: Pace = SLOW, limits: Limits | None = None, policy=None, **more) -> str:
         """The address of a new server."""
-        settings = ServerSettings(limits=limits, pace=pace, reflection=more.pop("reflection", False))
+        settings = ServerSettings(limits=limits or Limits(), pace=pace, reflection=more.pop("reflection", False))
         gate = gate or Gate(anonymous=Role.OPERATOR)
 
         def make() -> ControlServer:
@@ -55,7 +56,7 @@ class Plane:
         """Enters `context` until the end."""
         return self._stack.enter_context(context)
 
-    def __enter__(self) -> "Plane":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error) -> None:

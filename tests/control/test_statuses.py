@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -7,6 +9,7 @@ from weightsync.format.refs import VersionRef
 from weightsync.v1 import errors_pb2
 
 Code = grpc.StatusCode
+ROOT = Path(__file__).parents[2]
 
 TABLE = {
     "unavailable": Code.UNAVAILABLE,
@@ -66,9 +69,8 @@ def test_the_table_is_one_to_one():
 
 
 def test_the_proto_lists_the_same_table():
-    text = errors_pb2.DESCRIPTOR.name
-    with open(f"proto/{text}", encoding="utf-8") as file:
-        words = " ".join(line.removeprefix("//").strip() for line in file if line.startswith("//"))
+    text = (ROOT / "proto" / errors_pb2.DESCRIPTOR.name).read_text("utf-8")
+    words = " ".join(line.removeprefix("//").strip() for line in text.splitlines() if line.startswith("//"))
     for kind, status in TABLE.items():
         assert f"{kind} {status.name}" in words
 
