@@ -226,6 +226,7 @@ class TestBoundary:
             {"marked": {"versions/1": "x"}},
             {"marked": {"versions/1": True}},
             {"names": [1]},
+            {"held": [1]},
             {"versions": [[0, 2]]},
             {"versions": [[3, 2]]},
         ],
@@ -241,6 +242,29 @@ class TestBoundary:
         assert BOUNDARY.hit_name("versions/3")
         assert BOUNDARY.hit_name("payloads/9/0-g1")
         assert not BOUNDARY.hit_name("payloads/9/0-g2")
+
+    @pytest.mark.parametrize(
+        ("name", "gone"),
+        [
+            ("versions/1", True),
+            ("versions/2", False),  # one of its payloads is held
+            ("versions/3", False),  # only marked
+            ("payloads/1/0-1", True),
+            ("payloads/2/1-1", False),
+            ("payloads/2/0-1", True),
+            ("payloads/3/2-1", False),
+            ("payloads/9/0-g1", True),
+            ("digests/1-1", True),
+            ("digests/1-2", False),
+            ("digests/7-4", True),
+            ("digests/7-5", False),
+            ("shards/1-4-3", True),
+            ("layouts/4", False),
+            ("", False),
+        ],
+    )
+    def test_what_may_be_deleted(self, name, gone):
+        assert BOUNDARY.gone(name) is gone
 
 
 class TestTables:

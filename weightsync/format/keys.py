@@ -8,7 +8,32 @@ from weightsync.format.names import check_plain
 _PAYLOAD = re.compile(r"versions/([1-9][0-9]*)/payloads/(0|[1-9][0-9]*)-([0-9a-z]+)")
 _SHARD = re.compile(r"shards/([0-9a-z]+)-([1-9][0-9]*)-(0|[1-9][0-9]*)/([0-9a-f]{64})")
 _LOG = re.compile(r"channels/([^/]+)/log/([1-9][0-9]*)-([0-9a-f]{16})")
+_DIGESTS = re.compile(r"digests/([0-9a-z]+)-([1-9][0-9]*)/([0-9a-f]{64})")
+_MANIFEST = re.compile(r"versions/([1-9][0-9]*)/manifest")
+_PIN = re.compile(r"pins/([1-9][0-9]*)")
+_NAME = re.compile(r"(?:versions/|payloads/|(?:digests|shards)/[0-9a-z]+-)([1-9][0-9]*)(?:[/-].*)?")
 LATEST = "latest"
+
+
+def version_name(version: int) -> str:
+    """What the boundary calls a version."""
+    return f"versions/{version}"
+
+
+def payload_name(version: int, base: int, writer: str) -> str:
+    """What the boundary calls a payload: its record and its shards, whether both exist or not."""
+    return f"payloads/{version}/{base}-{writer}"
+
+
+def digests_name(writer: str, version: int) -> str:
+    """What the boundary calls the leaves and sums that `writer` made for `version`."""
+    return f"digests/{writer}-{version}"
+
+
+def version_of_name(name: str) -> int:
+    """The version that something the boundary names belongs to; 0 where the name says none."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +110,26 @@ class RunKeys:
         return f"{self.run}/pins/{version}"
 
     @property
+    def versions(self) -> str:
+        """Prefix of all manifests and payloads."""
+        return f"{self.run}/versions/"
+
+    @property
+    def leaves(self) -> str:
+        """Prefix of all digests."""
+        return f"{self.run}/digests/"
+
+    @property
+    def pins(self) -> str:
+        """Prefix of all pins."""
+        return f"{self.run}/pins/"
+
+    @property
+    def leases(self) -> str:
+        """Prefix of all leases."""
+        return f"{self.run}/leases/"
+
+    @property
     def boundary(self) -> str:
         """What is marked or condemned for collection."""
         return f"{self.run}/gc/boundary"
@@ -112,3 +157,18 @@ class RunKeys:
         """(writer, version, base, digest) of a shard's key; None for any other key."""
         match = _SHARD.fullmatch(key.removeprefix(self.prefix))
         return (match[1], int(match[2]), int(match[3]), match[4]) if match else None
+
+    def parse_digests(self, key: str) -> tuple[str, int, str] | None:
+        """(writer, version, digest) of the key of leaves and sums; None for any other key."""
+        match = _DIGESTS.fullmatch(key.removeprefix(self.prefix))
+        return (match[1], int(match[2]), match[3]) if match else None
+
+    def parse_manifest(self, key: str) -> int | None:
+        """The version of a manifest's key; None for any other key."""
+        match = _MANIFEST.fullmatch(key.removeprefix(self.prefix))
+        return int(match[1]) if match else None
+
+    def parse_pin(self, key: str) -> int | None:
+        """The version of a pin's key; None for any other key."""
+        match = _PIN.fullmatch(key.removeprefix(self.prefix))
+        return int(match[1]) if match else None

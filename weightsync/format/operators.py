@@ -1,12 +1,14 @@
 """Records about a run as a whole: what it is, what is pinned, leased, marked and condemned."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from weightsync.errors import Corrupt
 from weightsync.format import canonical
 from weightsync.format.envelope import Envelope
 from weightsync.format.fields import Fields
+from weightsync.format.keys import version_name, version_of_name
 from weightsync.format.limits import FORMAT_VERSION
 from weightsync.format.refs import WRITE_ID
 
@@ -61,8 +63,10 @@ class Run:
 class Boundary:
     """What may no longer be relied on. `marked` maps a name to when it was marked (ms); marks may be withdrawn.
 
-    `versions` are condemned ranges (first, last), `names` other condemned names; both only grow.
-    A name is `versions/<N>`, `payloads/<N>/<base>-<writer>` or a key prefix of uncommitted leftovers such as `shards/<writer>-<N>-<base>`.
+    `versions` are condemned ranges (first, last), `names` other condemned names; what they cover only grows. Everything of a condemned
+    version goes, but for the payloads in `held`, with the manifest and leaves of their versions: a kept version's chain leads through
+    them. `held` never regains a name. A name below a condemned version need not stand in `names`.
+    A name is `versions/<N>`, `payloads/<N>/<base>-<writer>` (record and shards) or `digests/<writer>-<N>`.
     """
 
     run: str
@@ -71,24 +75,51 @@ class Boundary:
     versions: tuple[tuple[int, int], ...] = ()
     names: tuple[str, ...] = ()
     policy: dict[str, Any] = field(default_factory=dict)
+    held: tuple[str, ...] = ()
 
     def condemned(self, version: int) -> bool:
-        """Whether `version` is gone for good."""
+        """Whether `version` is gone for good: nobody may ask for it, even where its objects serve a kept chain."""
         return any(first <= version <= last for first, last in self.versions)
 
     def hit(self, version: int) -> bool:
         """Whether `version` is condemned or marked to be."""
-        return self.condemned(version) or f"versions/{version}" in self.marked
+        return self.condemned(version) or version_name(version) in self.marked
 
     def hit_name(self, name: str) -> bool:
         """Whether the payload or leftover called `name` is condemned or marked."""
-        return name in self.names or name in self.marked
+        return name in self.marked or self.gone(name)
+
+    def gone(self, name: str) -> bool:
+        """Whether the objects called `name` may be deleted, now and at any later time."""
+        if name in self._names:
+            return True
+        version = version_of_name(name)
+        return self.condemned(version) and not self.holds(name)
+
+    def holds(self, name: str) -> bool:
+        """Whether a kept chain needs the objects called `name` of a condemned version."""
+        if name in self._held:
+            return True
+        return not name.startswith("payloads/") and version_of_name(name) in self._held_versions
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def _held(self) -> frozenset[str]:
+        return frozenset(self.held)
+
+    @cached_property
+    def _held_versions(self) -> frozenset[int]:
+        return frozenset(map(version_of_name, self.held))
 
     def to_body(self) -> bytes:
         """Canonical bytes."""
         return canonical.to_bytes(
             {
                 "format": FORMAT_VERSION,
+                "held": list(self.held),
                 "kind": "boundary",
                 "marked": self.marked,
                 "names": list(self.names),
@@ -104,14 +135,14 @@ class Boundary:
         """Reads the boundary of this run."""
         fields = _open(envelope, "boundary", run)
         write_id, policy = fields.hex("write_id", WRITE_ID), fields.mapping("policy")
-        marked, ranges, names = fields.mapping("marked"), fields.array("versions"), fields.array("names")
+        marked, ranges, names, held = fields.mapping("marked"), fields.array("versions"), fields.array("names"), fields.array("held")
         fields.done()
-        good = all(type(since) is int for since in marked.values()) and all(isinstance(name, str) for name in names)
+        good = all(type(since) is int for since in marked.values()) and all(isinstance(name, str) for name in (*names, *held))
         if not good or not all(isinstance(r, list) and len(r) == 2 and all(type(n) is int for n in r) for r in ranges):
             raise Corrupt("the boundary is malformed")
         if not all(1 <= first <= last for first, last in ranges):
             raise Corrupt("the boundary condemns an impossible range of versions")
-        return cls(run, write_id, marked, tuple((first, last) for first, last in ranges), tuple(names), policy)
+        return cls(run, write_id, marked, tuple((first, last) for first, last in ranges), tuple(names), policy, tuple(held))
 
 
 @dataclass(frozen=True)
