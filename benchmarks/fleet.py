@@ -149,7 +149,7 @@ class Fleet:
 
     def serve(self) -> None:
         """Starts the control plane."""
-        self.server = self.daemon("server", "serve", "--listen", self.address, "--poll", 0.5)
+        self.server = self.daemon("server", "serve", "--listen", self.address, "--poll-s", 0.5)
         self.server.until("listening")
 
     def kill_server(self) -> None:

@@ -2,57 +2,54 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from weightsync.cli.context import Context
-from weightsync.cli.options import LOG_FORMAT, METRICS, RUN, STORE, TRUST, verb
+from weightsync.cli.options import LOG_FORMAT, METRICS, POLL, RUN, STORE, TRUST, Shared, verb
 from weightsync.errors import Invalid, Unsupported
 
 if TYPE_CHECKING:
     from weightsync.catalog import Catalog
+    from weightsync.config import Settings
     from weightsync.control.access import Gate
     from weightsync.control.server import ControlServer
     from weightsync.control.tls import ServerTls
 
-DEFAULT_LISTEN = "127.0.0.1:7443"
 NOBODY = "nobody"
 
-File = Path | None
+
+def _flag(name: str, metavar: str, text: str, kind: Any = Path) -> Shared:
+    flag = f"--{name.replace('_', '-')}"
+    return Shared(name, Annotated[kind | None, typer.Option(flag, metavar=metavar, help=f"{text} [WEIGHTSYNC_{name.upper()}]")])
 
 
-def _file(flag: str, text: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        flag, metavar="FILE", help=text, envvar=f"WEIGHTSYNC_{flag.removeprefix('--').upper().replace('-', '_')}"
-    )
-    return option
+def _switch(name: str, text: str) -> Shared:
+    return Shared(name, Annotated[bool | None, typer.Option(f"--{name}", help=f"{text} [WEIGHTSYNC_{name.upper()}]")])
 
 
-@verb(STORE, RUN, TRUST, METRICS, LOG_FORMAT)
-def serve(
-    context: Context,
-    *,
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0: any free one.", envvar="WEIGHTSYNC_LISTEN")
-    ] = DEFAULT_LISTEN,
-    tls_cert: Annotated[File, _file("--tls-cert", "The server's certificate chain, PEM.")] = None,
-    tls_key: Annotated[File, _file("--tls-key", "Its key, PEM.")] = None,
-    client_ca: Annotated[File, _file("--client-ca", "Callers must show a certificate of this CA: O is the role, CN the name.")] = None,
-    tokens: Annotated[File, _file("--tokens", "TOML file of bearer tokens and their roles; read again when it changes.")] = None,
-    anonymous: Annotated[
-        str | None,
-        typer.Option(
-            "--anonymous",
-            metavar="ROLE",
-            help="Role of callers without a credential: nobody, reader, subscriber, publisher or operator. "
-            "Default: operator on a loopback address without --tokens and --client-ca, else nobody.",
-        ),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve in plaintext where others can listen in.")] = False,
-    reflection: Annotated[bool, typer.Option("--reflection", help="Describe the services to tools such as grpcurl.")] = False,
-    poll: Annotated[float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Look for news this often.")] = 2.0,
-) -> None:
+SERVING = (
+    _flag("listen", "HOST:PORT", "Where to listen; port 0: any free one; default 127.0.0.1:7443.", str),
+    _flag("tls_cert", "FILE", "The server's certificate chain, PEM; read again when it changes."),
+    _flag("tls_key", "FILE", "Its key, PEM."),
+    _flag("client_ca", "FILE", "Callers must show a certificate of this CA: O is the role, CN the name."),
+    _flag("tokens", "FILE", "TOML file of bearer tokens and their roles; read again when it changes."),
+    _flag(
+        "anonymous",
+        "ROLE",
+        "Role of callers without a credential: nobody, reader, subscriber, publisher or operator. "
+        "Default: operator on a loopback address without --tokens and --client-ca, else nobody.",
+        str,
+    ),
+    _switch("insecure", "Serve in plaintext where others can listen in."),
+    _switch("reflection", "Describe the services to tools such as grpcurl."),
+    POLL,
+)
+
+
+@verb(STORE, RUN, TRUST, *SERVING, METRICS, LOG_FORMAT)
+def serve(context: Context) -> None:
     """Serves the runs of a store over gRPC.
 
     To subscribers, publishers and operators. It keeps nothing that the store does not hold: stop it, start another one, or run
@@ -74,9 +71,10 @@ def serve(
         import weightsync.control.server  # noqa: F401
     except ModuleNotFoundError as error:
         raise Unsupported(f"the control plane needs {error.name}", remedy="pip install 'weightsync[control]'") from None
-    tls = _tls(tls_cert, tls_key, client_ca)
-    gate = _gate(listen, tokens, anonymous, certificates=client_ca is not None)
-    _run(context, lambda: _server(context, listen, gate, tls, insecure=insecure, reflection=reflection, poll_s=poll))
+    settings = context.settings
+    tls = _tls(settings)
+    gate = _gate(settings)
+    _run(context, lambda: _server(context, gate, tls))
 
 
 def _run(context: Context, make: "Callable[[], ControlServer]") -> None:
@@ -101,36 +99,37 @@ def _catalog(context: Context, run: str) -> "Catalog":
     return Catalog(context.store, run, policy=load_policy(context.settings.trusted_keys, None))
 
 
-def _server(
-    context: Context, listen: str, gate: "Gate", tls: "ServerTls | None", *, insecure: bool, reflection: bool, poll_s: float
-) -> "ControlServer":
+def _server(context: Context, gate: "Gate", tls: "ServerTls | None") -> "ControlServer":
     from weightsync.control.server import ControlServer
     from weightsync.control.settings import Pace, ServerSettings
 
+    settings = context.settings
     return ControlServer(
         lambda run: _catalog(context, run),
         gate,
-        listen=listen,
+        listen=settings.listen,
         tls=tls,
-        insecure=insecure,
-        settings=ServerSettings(pace=Pace(poll_s=poll_s), reflection=reflection),
+        insecure=settings.insecure,
+        settings=ServerSettings(pace=Pace(poll_s=settings.poll_s), reflection=settings.reflection),
     )
 
 
-def _tls(certificate: File, key: File, client_ca: File) -> "ServerTls | None":
+def _tls(settings: "Settings") -> "ServerTls | None":
     from weightsync.control.tls import ServerTls
 
+    certificate, key = settings.tls_cert, settings.tls_key
     if certificate is None or key is None:
-        if (certificate, key, client_ca) != (None, None, None):
+        if (certificate, key, settings.client_ca) != (None, None, None):
             raise Invalid("TLS needs a certificate and its key", remedy="give --tls-cert and --tls-key")
         return None
-    return ServerTls(certificate, key, client_ca)
+    return ServerTls(certificate, key, settings.client_ca)
 
 
-def _gate(listen: str, tokens: File, anonymous: str | None, *, certificates: bool) -> "Gate":
+def _gate(settings: "Settings") -> "Gate":
     from weightsync.control.access import Gate, Role, Tokens
     from weightsync.control.server import is_loopback
 
+    listen, tokens, anonymous, certificates = settings.listen, settings.tokens, settings.anonymous, settings.client_ca is not None
     known = tokens is not None or certificates
     if anonymous is None:
         if not known and not is_loopback(listen):

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 MIN_TOKEN_CHARS = 16
 MAX_TOKENS_BYTES = 8 << 20
 _BEARER = "bearer "
+_INDEX = 16
 
 
 class Role(Enum):
@@ -83,7 +84,8 @@ class Tokens:
         role = "subscriber"                # reader, subscriber, publisher or operator
         name = "host-17"                   # optional: the only name that it may report and hold leases for
 
-    They are kept and compared as keyed digests: neither a dump of this process's memory nor the time of a comparison shows one.
+    They are kept, looked up and compared as digests under a key that lives as long as this process: neither its memory nor the time that an
+    answer takes tells anything about them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +93,7 @@ class Tokens:
         self._path = path
         self._key = os.urandom(32)
         self._stamp: tuple[int, int, int] | None = None
-        self._known: dict[bytes, Identity] = {}
+        self._known: dict[bytes, tuple[bytes, Identity]] = {}  # by the first bytes of the digest
         self._names: frozenset[str] = frozenset()
         self._read()
 
@@ -99,11 +101,8 @@ class Tokens:
         """Whose token it is."""
         self._refresh()
         digest = self._digest(token)
-        found = None
-        for known, identity in self._known.items():  # all of them, always
-            if compare_digest(known, digest):
-                found = identity
-        return found
+        known, identity = self._known.get(digest[:_INDEX], (b"", None))
+        return identity if compare_digest(known, digest) else None
 
     @property
     def names(self) -> frozenset[str]:
@@ -135,11 +134,12 @@ class Tokens:
             raise Invalid(f"the tokens file {str(self._path)!r} cannot be read: {type(error).__name__}") from None
         except tomllib.TOMLDecodeError:  # its message may repeat a token
             raise Invalid(f"the tokens file {str(self._path)!r} is not TOML", remedy="write [[tokens]] tables") from None
-        known = dict(self._entry(number, entry) for number, entry in enumerate(entries, 1))
+        found = [self._entry(number, entry) for number, entry in enumerate(entries, 1)]
+        known = {digest[:_INDEX]: (digest, identity) for digest, identity in found}
         if len(known) != len(entries):
             raise Invalid(f"the tokens file {str(self._path)!r} has the same token twice")
         self._known, self._stamp = known, stamp
-        self._names = frozenset(identity.name for identity in known.values() if identity.name)
+        self._names = frozenset(identity.name for _, identity in found if identity.name)
 
     def _entry(self, number: int, entry: Any) -> tuple[bytes, Identity]:
         where = f"entry {number} of the tokens file {str(self._path)!r}"
