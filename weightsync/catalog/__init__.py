@@ -3,8 +3,9 @@
 Everything that other layers need is here; `catalog` holds the facade.
 """
 
+from weightsync.catalog.add_payload import NewPayload
 from weightsync.catalog.catalog import Catalog
 from weightsync.catalog.foreign_move import MovePlan
 from weightsync.catalog.values import Claim, CommitPlan, Head, NewVersion, VersionRecord
 
-__all__ = ["Catalog", "Claim", "CommitPlan", "Head", "MovePlan", "NewVersion", "VersionRecord"]
+__all__ = ["Catalog", "Claim", "CommitPlan", "Head", "MovePlan", "NewPayload", "NewVersion", "VersionRecord"]

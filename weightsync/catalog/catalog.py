@@ -14,7 +14,8 @@ a verified record says. Safe to use from many threads; a `Claim` belongs to one.
 
 from collections.abc import Callable, Iterator
 
-from weightsync.catalog.boundary import missing, read_boundary
+from weightsync.catalog.add_payload import NewPayload, add_payload
+from weightsync.catalog.boundary import look, missing, read_boundary, swap_boundary
 from weightsync.catalog.claim import claim
 from weightsync.catalog.commit import Committer
 from weightsync.catalog.context import PATIENCE, Context
@@ -24,6 +25,7 @@ from weightsync.catalog.leases import drop_lease, leases, put_lease
 from weightsync.catalog.move import Mover
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.payloads import Payloads
+from weightsync.catalog.pins import drop_pin, pins, put_pin
 from weightsync.catalog.read import Reader
 from weightsync.catalog.renew import renew
 from weightsync.catalog.retract import Retractor
@@ -36,7 +38,7 @@ from weightsync.format.files import FileTable
 from weightsync.format.keys import LATEST, RunKeys
 from weightsync.format.layout import Layout
 from weightsync.format.moves import Move
-from weightsync.format.operators import Boundary, Lease, Run
+from weightsync.format.operators import Boundary, Lease, Pin, Run
 from weightsync.format.refs import Ref, VersionRef
 from weightsync.format.versions import Manifest, Payload
 from weightsync.store.api import ObjectStore
@@ -75,7 +77,7 @@ class Catalog:
         self._payloads = Payloads(self._ctx, self._reader)
         self._writer = MoveWriter(self._ctx, self._reader)
         retractor = Retractor(self._ctx, self._reader, self._writer)
-        self._committer = Committer(self._ctx, self._writer, retractor)
+        self._committer = Committer(self._ctx, self._reader, self._writer, retractor)
         self._mover = Mover(self._ctx, self._reader, self._writer, retractor)
         self._foreign = ForeignMover(self._ctx, self._reader, self._writer, retractor)
 
@@ -144,6 +146,10 @@ class Catalog:
         """What is marked or condemned, and its etag; (None, None) before the first collection."""
         return read_boundary(self._ctx)
 
+    def check_kept(self, version: int) -> None:
+        """Raises `Compacted` when `version` is marked or condemned, even while its objects still serve others."""
+        look(self._ctx, version)
+
     def missing(self, version: int, what: str, name: str = "") -> WeightsyncError:
         """The error to raise when an object that `version` needs is not there: `Compacted`, or `Unavailable` while it is not visible.
 
@@ -200,6 +206,30 @@ class Catalog:
     def leases(self) -> list[Lease]:
         """All leases, expired ones included, by LIST."""
         return leases(self._ctx)
+
+    def put_pin(self, version: int, *, who: str, why: str) -> Pin:
+        """Keeps a committed version from being collected until it is unpinned. See `pins.put_pin`."""
+        return put_pin(self._ctx, self._reader, version, who, why)
+
+    def drop_pin(self, version: int) -> None:
+        """Unpins. Raises `NotFound` when the version is not pinned."""
+        drop_pin(self._ctx, version)
+
+    def pins(self, known: tuple[int, ...] = ()) -> list[Pin]:
+        """All pins, by LIST; those of the versions `known` by name."""
+        return pins(self._ctx, known)
+
+    def add_payload(self, record: VersionRecord, new: NewPayload) -> Payload:
+        """A further way to a committed version, whose shards stand. See `add_payload.add_payload`."""
+        return add_payload(self._ctx, record, new)
+
+    def swap_boundary(self, boundary: Boundary, etag: str | None) -> tuple[Boundary, str]:
+        """Replaces what is marked and condemned; only for the collector. See `boundary.swap_boundary`."""
+        return swap_boundary(self._ctx, boundary, etag)
+
+    def new_id(self) -> str:
+        """16 hex digits that nobody else will draw."""
+        return self._ctx.new_id()
 
     def renew(self, channel: str, expires_ms: int) -> Head:
         """Keeps a head that expires fresh until `expires_ms`, without a new sequence."""

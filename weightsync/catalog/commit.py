@@ -8,14 +8,16 @@
 A number whose manifest is taken by other bytes is void: plan again with the next one.
 """
 
-from weightsync.catalog.boundary import look, read_boundary
+from weightsync.catalog.boundary import compacted, read_boundary
 from weightsync.catalog.context import Context
 from weightsync.catalog.move_writer import MoveWriter
+from weightsync.catalog.read import Reader
 from weightsync.catalog.retract import Retractor
 from weightsync.catalog.signing import next_move, sealed
 from weightsync.catalog.values import Change, Claim, CommitPlan, NewVersion, VersionRecord
 from weightsync.errors import Invalid, NotFound, Unavailable
 from weightsync.format.keys import LATEST
+from weightsync.format.operators import Boundary
 from weightsync.format.refs import Ref, VersionRef
 from weightsync.format.versions import Form, Manifest, Payload
 from weightsync.trust import Role
@@ -26,14 +28,17 @@ MAX_VOID_NUMBERS = 10_000  # looked past for one version: more of them are not t
 class Committer:
     """Commits to one run."""
 
-    def __init__(self, ctx: Context, writer: MoveWriter, retractor: Retractor) -> None:
+    def __init__(self, ctx: Context, reader: Reader, writer: MoveWriter, retractor: Retractor) -> None:
         self._ctx = ctx
+        self._reader = reader
         self._writer = writer
         self._retractor = retractor
+        self._looked: tuple[str, Boundary | None] = ("", None)  # digest of the head, and the boundary as it was read after it
 
     def next_number(self, claim: Claim) -> int:
         """The first number above the highest committed one that nobody has used and that is not being collected."""
         boundary, _ = read_boundary(self._ctx)
+        self._looked = (claim.head.digest, boundary)
         first = claim.head.move.highest + 1
         for number in range(first, first + MAX_VOID_NUMBERS):
             if (boundary is None or not boundary.hit(number)) and not self._taken(number):
@@ -100,18 +105,25 @@ class Committer:
         Raises `Fenced`, `Conflict`, `Compacted` when what it builds on is being collected (the head is moved on first), and
         `OutcomeUnknown` when the store stopped answering: the same call may be made again and settles it.
         """
-        at_risk = _at_risk(claim, plan)
-        if at_risk:
-            look(self._ctx, *at_risk)
+        base = plan.payload.base_version
+        self._look_before(claim, base)
         head = self._writer.swap(claim.head, plan.move, plan.envelope)
+        # The version that was at the head may be marked from now on: until the swap it was kept, from then on its objects are, for ours.
+        # A head moved onto a version that was marked already is one whose mover is about to take it back: the look before refuses that.
+        at_risk = (base,) if base not in (0, claim.head.move.version) else ()
         self._retractor.check(LATEST, plan.ref.version, claim.who, *at_risk)
         return Claim(claim.epoch, head, claim.who)
 
-
-def _at_risk(claim: Claim, plan: CommitPlan) -> tuple[int, ...]:
-    """The base, where it could have been marked under us: not the version at the head, which is kept while it is one."""
-    base = plan.payload.base_version
-    return (base,) if base not in (0, claim.head.move.version) else ()
+    def _look_before(self, claim: Claim, base: int) -> None:
+        """Raises `Compacted` when the base is being collected. For the version at the head, a look since it is there will do."""
+        head, boundary = self._looked
+        if base and (head != claim.head.digest or base != claim.head.move.version):
+            boundary, _ = read_boundary(self._ctx)
+        if not base or boundary is None or not boundary.hit(base):
+            return
+        now = self._reader.head(LATEST)
+        if now is None or now.digest == claim.head.digest:  # else the swap is lost anyway, and says to whom
+            raise compacted(self._ctx, base)
 
 
 def _check(claim: Claim, new: NewVersion) -> None:

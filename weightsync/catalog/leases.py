@@ -2,10 +2,10 @@
 
 import logging
 
-from weightsync.catalog.boundary import look
+from weightsync.catalog.boundary import look, looked_after
 from weightsync.catalog.context import Context
 from weightsync.catalog.read import Reader
-from weightsync.errors import Compacted, Corrupt, NotFound, Unsupported
+from weightsync.errors import Corrupt, NotFound, Unsupported
 from weightsync.format.envelope import Envelope, seal
 from weightsync.format.limits import MAX_RECORD_BYTES
 from weightsync.format.names import check_plain
@@ -34,11 +34,7 @@ def put_lease(ctx: Context, reader: Reader, holder: str, version: int, expires_m
     lease = Lease(ctx.run, lease_name(holder, version), reader.find(version).version, expires_ms)
     look(ctx, version)
     ctx.store.put(ctx.keys.lease(lease.holder), seal(lease.to_body()).data)
-    try:
-        look(ctx, version)
-    except Compacted:
-        drop_lease(ctx, holder, version)
-        raise
+    looked_after(ctx, version, lambda: drop_lease(ctx, holder, version))
     return lease
 
 
@@ -49,7 +45,7 @@ def drop_lease(ctx: Context, holder: str, version: int) -> None:
 
 def leases(ctx: Context) -> list[Lease]:
     """All leases, expired ones included, by LIST. What cannot be read is left out, with a warning: it may be another's half-written one."""
-    prefix = ctx.keys.lease("x").removesuffix("x")
+    prefix = ctx.keys.leases
     found = []
     for stat in ctx.store.list(prefix):
         try:

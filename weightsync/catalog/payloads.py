@@ -9,7 +9,7 @@ from weightsync.catalog.read import Reader
 from weightsync.catalog.records import read_payload
 from weightsync.catalog.values import VersionRecord
 from weightsync.errors import Compacted, Corrupt, Denied, NotFound, Unsupported, WeightsyncError
-from weightsync.format.keys import LATEST
+from weightsync.format.keys import LATEST, payload_name
 from weightsync.format.refs import VersionRef
 from weightsync.format.versions import Payload
 
@@ -31,7 +31,7 @@ class Payloads:
         try:
             payload = read_payload(self._ctx, self._ctx.keys.payload(version, base, writer))
         except NotFound:
-            raise missing(self._ctx, version, f"the payload from {base}", f"payloads/{version}/{base}-{writer}") from None
+            raise missing(self._ctx, version, f"the payload from {base}", payload_name(version, base, writer)) from None
         if not self._fits(payload, record):
             raise Corrupt(f"the payload of version {version} from {base} by {writer!r} names other manifests than the committed ones")
         return payload
