@@ -36,7 +36,11 @@ def modules() -> list[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if not name.endswith("_pb2_grpc") and not f"{name}.".startswith(tuple(f"{other}." for other in NOT_CORE)) and parts[-1] != "__main__":
+        if (
+            not name.endswith("_pb2_grpc")
+            and not f"{name}.".startswith(tuple(f"{other}." for other in NOT_CORE))
+            and parts[-1] != "__main__"
+        ):
             names.append(name)
     return names
 

@@ -1,6 +1,8 @@
 """What `promote` and `rollback` share."""
 
+import base64
 import getpass
+import json
 import platform
 from typing import Annotated
 
@@ -14,6 +16,7 @@ Expected = Annotated[
 ]
 Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Who moves it, for the record; default: user@host.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Write nothing; print the move as a MoveChannel request for a control plane.")]
 
 
 def me() -> str:
@@ -25,12 +28,19 @@ def me() -> str:
     return f"{user}@{platform.node()}"
 
 
-def move(context: Context, *, channel: str, version: str, expected_sequence: int | None, who: str | None, why: str) -> None:
-    """Moves `channel` and says where it was and where it is."""
+def move(
+    context: Context, *, channel: str, version: str, expected_sequence: int | None, who: str | None, why: str, plan: bool = False
+) -> None:
+    """Moves `channel` and says where it was and where it is; with `plan` only prints the move, for somebody else to make."""
     from weightsync.cli import look
 
     catalog = context.catalog
     target = look.resolve(catalog, version)
+    if plan:
+        made = catalog.plan_move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
+        record = base64.b64encode(made.envelope.data).decode()
+        print(json.dumps({"run": context.run, "channel": channel, "record": record, "expected_sequence": made.expected_sequence}))
+        return
     before = catalog.head(channel)
     head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
     was = before.move.version if before else 0

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from weightsync.cli.channels import Channel, Expected, Who, Why, move
+from weightsync.cli.channels import Channel, Expected, Plan, Who, Why, move
 from weightsync.cli.context import Context
 from weightsync.cli.options import KEY, RUN, STORE, TRUST, verb
 
@@ -18,6 +18,7 @@ def promote(
     expected_sequence: Expected = None,
     who: Who = None,
     why: Why = "",
+    plan: Plan = False,
 ) -> None:
     """Points a channel to a version.
 
@@ -29,4 +30,4 @@ def promote(
       2. Serve what the canary serves
            weightsync promote canary --channel serving --store s3://bucket/models --run tuning
     """
-    move(context, channel=channel, version=version, expected_sequence=expected_sequence, who=who, why=why)
+    move(context, channel=channel, version=version, expected_sequence=expected_sequence, who=who, why=why, plan=plan)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from weightsync.cli.channels import Channel, Expected, Who, Why, move
+from weightsync.cli.channels import Channel, Expected, Plan, Who, Why, move
 from weightsync.cli.context import Context
 from weightsync.cli.options import KEY, RUN, STORE, TRUST, verb
 
@@ -18,6 +18,7 @@ def rollback(
     expected_sequence: Expected = None,
     who: Who = None,
     why: Why = "",
+    plan: Plan = False,
 ) -> None:
     """Points a channel back to an older version.
 
@@ -29,4 +30,4 @@ def rollback(
       1. Serve version 6 again
            weightsync rollback --channel serving --to 6 --store s3://bucket/models --run tuning --why "worse answers"
     """
-    move(context, channel=channel, version=to, expected_sequence=expected_sequence, who=who, why=why)
+    move(context, channel=channel, version=to, expected_sequence=expected_sequence, who=who, why=why, plan=plan)
