@@ -2,6 +2,7 @@
 
     python -m benchmarks.control watchers --watchers 2000 --versions 200 --out benchmarks/results/control-2000.json
     python -m benchmarks.control kills --kills 100 --watchers 200 --out benchmarks/results/control-kills.json
+    python -m benchmarks.control hostile --out benchmarks/results/control-hostile.json
 
 `watchers`: one server process; all watchers attach, then versions are published one by one, each with a notice to the server. Times are
 from just before the notice to when a watcher has the event. At the end the server is killed and all connect anew. `kills`: the server is
@@ -29,6 +30,7 @@ from typing import Any
 import psutil
 
 from benchmarks.control_clients import Watchers, truth_of
+from benchmarks.control_hostile import Asker, flood, write_tokens
 from weightsync.catalog import Catalog
 from weightsync.control.client import ControlClient
 from weightsync.errors import WeightsyncError
@@ -39,17 +41,18 @@ from weightsync.testing.watch_history import violations
 RUN = "run"
 MIB = 1 << 20
 MAX_P99_MS = 1000
+MAX_GROWTH_MIB = 64  # whatever one caller does
 MAX_RSS_MIB = 200  # at 2,000 watchers; beyond, in proportion
 
 
 class Server:
     """`weightsync serve` as a process on a port of its own."""
 
-    def __init__(self, directory: Path, *, poll_s: float = 2.0) -> None:
+    def __init__(self, directory: Path, *flags: str, poll_s: float = 2.0) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "weightsync", "serve", "--store", f"file://{directory}", "--listen", self.address]
-        self._command += ["--poll-s", str(poll_s), "--json"]
+        self._command += ["--poll-s", str(poll_s), "--json", *flags]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -187,6 +190,37 @@ async def measure_kills(directory: Path, count: int, kills: int, seed: int) -> d
     }
 
 
+async def measure_hostile(directory: Path, reports: int, leases: int) -> dict[str, Any]:
+    """One caller floods, another one asks; before, and meanwhile."""
+    tokens = directory / "tokens.toml"
+    write_tokens(tokens)
+    TinyRun(Catalog(FileStore(str(directory / "store")), RUN, capability="full")).publish(1)
+    server = Server(directory / "store", "--tokens", str(tokens))
+    await asyncio.to_thread(server.start)
+    try:
+        asker = Asker(server.address, RUN)
+        before = await asker.ask(5)
+        rss = server.process.memory_info().rss
+        meanwhile = asyncio.create_task(asker.ask(3600))
+        started_s = time.perf_counter()
+        outcomes = await flood(server.address, RUN, reports, leases)
+        seconds = time.perf_counter() - started_s
+        meanwhile.cancel()
+        during = await meanwhile
+        growth = server.process.memory_info().rss - rss
+    finally:
+        server.stop()
+    return {
+        "reports": reports,
+        "leases": leases,
+        "flood_s": round(seconds, 1),
+        "outcomes": dict(outcomes),
+        "rss_growth_mib": round(growth / MIB, 1),
+        "others_before": before,
+        "others_meanwhile": during,
+    }
+
+
 async def _publish(run: TinyRun, address: str, stop: asyncio.Event) -> None:
     """A version now and then; every other one without a notice, which a poll must find."""
     with ControlClient(address, timeout_s=1.0) as client:
@@ -204,6 +238,19 @@ def machine() -> dict[str, Any]:
     return {"commit": commit, "python": platform.python_version(), "cpus": os.cpu_count(), "machine": platform.machine()}
 
 
+def _measure(given: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], bool]:
+    """The result, and whether it is within the bounds."""
+    if given.kind == "hostile":
+        result = asyncio.run(measure_hostile(directory, given.reports, given.leases))
+        return result, result["rss_growth_mib"] <= MAX_GROWTH_MIB
+    if given.kind == "kills":
+        result, good = asyncio.run(measure_kills(directory, given.watchers, given.kills, given.seed)), True
+    else:
+        result = asyncio.run(measure_watchers(directory, given.watchers, given.versions, given.gap))
+        good = result["notify_ms"]["p99"] < MAX_P99_MS and result["server_rss_mib"] < MAX_RSS_MIB * max(1, given.watchers / 2000)
+    return result, good and result["events_delivered"] == result["events_expected"] and not any(result["violations"].values())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """0 when everything was delivered once, in order, and within the bounds."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.control", description=__doc__.splitlines()[0])
@@ -216,18 +263,15 @@ def main(arguments: list[str] | None = None) -> int:
     kill.add_argument("--watchers", type=int, default=200)
     kill.add_argument("--kills", type=int, default=100)
     kill.add_argument("--seed", type=int, default=1)
-    for each in (watch, kill):
+    hostile = kinds.add_parser("hostile")
+    hostile.add_argument("--reports", type=int, default=100_000)
+    hostile.add_argument("--leases", type=int, default=10_000)
+    for each in (watch, kill, hostile):
         each.add_argument("--out", type=Path, help="where the result goes, as JSON")
     given = parser.parse_args(arguments)
     started_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        if given.kind == "watchers":
-            result = asyncio.run(measure_watchers(directory, given.watchers, given.versions, given.gap))
-            good = result["notify_ms"]["p99"] < MAX_P99_MS and result["server_rss_mib"] < MAX_RSS_MIB * max(1, given.watchers / 2000)
-        else:
-            result, good = asyncio.run(measure_kills(directory, given.watchers, given.kills, given.seed)), True
-    good &= result["events_delivered"] == result["events_expected"] and not any(result["violations"].values())
+        result, good = _measure(given, Path(scratch))
     command = " ".join(["python -m benchmarks.control", *(arguments if arguments is not None else sys.argv[1:])])
     document = {"command": command, **machine(), "seconds": round(time.perf_counter() - started_s, 1), "good": good, **result}
     text = json.dumps(document, indent=2)

@@ -21,7 +21,7 @@ from weightsync.catalog.commit import Committer
 from weightsync.catalog.context import PATIENCE, Context
 from weightsync.catalog.foreign_move import ForeignMover, MovePlan
 from weightsync.catalog.heads import Conditional, HeadWriter, SingleWriter
-from weightsync.catalog.leases import drop_lease, leases, put_lease
+from weightsync.catalog.leases import Leases, drop_lease, put_lease
 from weightsync.catalog.move import Mover
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.payloads import Payloads
@@ -31,6 +31,7 @@ from weightsync.catalog.renew import renew
 from weightsync.catalog.retract import Retractor
 from weightsync.catalog.runs import open_run
 from weightsync.catalog.values import Claim, CommitPlan, Head, NewVersion, VersionRecord
+from weightsync.catalog.ways import Ways
 from weightsync.clock import SYSTEM, Clock, jitter, new_write_id
 from weightsync.errors import WeightsyncError
 from weightsync.format.digests import DigestTable
@@ -79,6 +80,7 @@ class Catalog:
         retractor = Retractor(self._ctx, self._reader, self._writer)
         self._committer = Committer(self._ctx, self._reader, self._writer, retractor)
         self._mover = Mover(self._ctx, self._reader, self._writer, retractor)
+        self._leases = Leases(self._ctx)
         self._foreign = ForeignMover(self._ctx, self._reader, self._writer, retractor)
 
     # ------------------------------------------------------------------------------------------------------------ reading
@@ -103,6 +105,10 @@ class Catalog:
         """(move, digest) from `head` back to sequence `down_to`, newest first, each checked against its successor. Reads when asked."""
         return self._reader.history(head, down_to=down_to)
 
+    def check_logged(self, head: Head) -> None:
+        """Raises `Corrupt` unless the log holds the head's own record, which `history` does not read: the next move will need it."""
+        self._reader.check_logged(head)
+
     def committed(self, head: Head | None = None) -> list[VersionRef]:
         """All committed versions, ascending: those in the history of `head` (of `latest`), or of what `latest` is now."""
         return self._reader.committed(head)
@@ -125,6 +131,10 @@ class Catalog:
     def payloads(self, record: VersionRecord) -> list[Payload]:
         """All usable ways to reach a version, its first payload first; more by LIST. Raises the first one's error when there is none."""
         return self._payloads.all(record)
+
+    def ways(self, *, thorough: bool = False) -> Ways:
+        """For a search through many versions. See `ways.Ways`."""
+        return Ways(self._ctx, self._reader, thorough=thorough)
 
     def layout(self, ref: Ref) -> Layout:
         """A table of tensors."""
@@ -205,7 +215,7 @@ class Catalog:
 
     def leases(self) -> list[Lease]:
         """All leases, expired ones included, by LIST."""
-        return leases(self._ctx)
+        return self._leases.all()
 
     def put_pin(self, version: int, *, who: str, why: str) -> Pin:
         """Keeps a committed version from being collected until it is unpinned. See `pins.put_pin`."""

@@ -43,20 +43,32 @@ def drop_lease(ctx: Context, holder: str, version: int) -> None:
     ctx.store.delete(ctx.keys.lease(lease_name(holder, version)))
 
 
-def leases(ctx: Context) -> list[Lease]:
-    """All leases, expired ones included, by LIST. What cannot be read is left out, with a warning: it may be another's half-written one."""
-    prefix = ctx.keys.leases
-    found = []
-    for stat in ctx.store.list(prefix):
+class Leases:
+    """All leases of a run, each read once: LIST tells by the etag which have changed. Safe to use from many threads."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._known: dict[str, tuple[str, Lease | None]] = {}
+
+    def all(self) -> list[Lease]:
+        """Expired ones included. What cannot be read is left out, with a warning: it may be another's half-written one."""
+        prefix = self._ctx.keys.lease("x").removesuffix("x")
+        known, now = self._known, {}
+        for stat in self._ctx.store.list(prefix):
+            etag, lease = known.get(stat.key, ("", None))
+            if etag != stat.etag or not etag:
+                lease = self._read(stat.key)
+            now[stat.key] = (stat.etag, lease)
+        self._known = now
+        return [lease for _, lease in now.values() if lease is not None]
+
+    def _read(self, key: str) -> Lease | None:
         try:
-            lease = Lease.from_envelope(
-                Envelope.parse(ctx.store.get(stat.key, max_bytes=MAX_RECORD_BYTES).data, ctx.name(stat.key)), run=ctx.run
-            )
+            envelope = Envelope.parse(self._ctx.store.get(key, max_bytes=MAX_RECORD_BYTES).data, self._ctx.name(key))
+            lease = Lease.from_envelope(envelope, run=self._ctx.run)
         except NotFound:
-            continue
+            return None
         except (Corrupt, Unsupported) as error:
             logger.warning("a lease is left out: %s", error)
-            continue
-        if stat.key == prefix + lease.holder:
-            found.append(lease)
-    return found
+            return None
+        return lease if key.endswith(f"/{lease.holder}") else None

@@ -1,25 +1,23 @@
 """LeaseService: written to the store for subscribers, who can only read there."""
 
-from collections import Counter
 from collections.abc import Callable
 
-from weightsync.catalog.leases import holder_of
 from weightsync.clock import Clock
+from weightsync.control.lease_book import LeaseBook
 from weightsync.control.methods import Call
-from weightsync.control.runs import OpenRun, Runs
+from weightsync.control.runs import Runs
 from weightsync.control.settings import Limits
 from weightsync.control.threads import Threads
 from weightsync.control.versions import check_number
 from weightsync.errors import NotFound, Unavailable
 from weightsync.format.names import check_plain
-from weightsync.format.operators import Lease
 from weightsync.v1 import leases_pb2 as pb
 
 MAX_HOLDER = 100  # characters: the version's number is put behind it
 
 
 class LeaseServicer:
-    """One method per call of the service. What there is stands in the store; it is counted there before a new one is granted."""
+    """One method per call of the service. What there is stands in the store; it is counted before a new one is granted."""
 
     def __init__(self, runs: Runs, threads: Threads, limits: Limits, clock: Clock) -> None:
         self._runs = runs
@@ -39,47 +37,35 @@ class LeaseServicer:
         """Gives back."""
         holder, version = _named(request, call)
         opened = await self._runs.run(request.run)
-        await self._threads.call(opened.catalog.drop_lease, holder, version)
+        async with opened.leases_lock:
+            await self._threads.call(opened.leases.drop, holder, version)
         return pb.ReleaseResponse()
 
     async def _write(
-        self, request: "pb.AcquireRequest | pb.RenewRequest", call: Call, check: Callable[[list[Lease], str, int], None]
+        self, request: "pb.AcquireRequest | pb.RenewRequest", call: Call, check: Callable[[LeaseBook, str, int], None]
     ) -> pb.Lease:
         holder, version = _named(request, call)
         opened = await self._runs.run(request.run)
-        async with opened.leases:  # or two at once would both find room
-            check(await self._threads.call(self._living, opened), holder, version)
+        async with opened.leases_lock:  # or two at once would both find room
+            await self._threads.call(check, opened.leases, holder, version)
             most_ms = int(self._limits.lease_s * 1000)
             expires_ms = int(self._clock.now_s() * 1000) + min(request.ttl_ms or most_ms, most_ms)
-            await self._threads.call(opened.catalog.put_lease, holder, version, expires_ms)
+            await self._threads.call(opened.leases.put, holder, version, expires_ms)
         return pb.Lease(holder=holder, version=version, expires_ms=expires_ms)
 
-    def _living(self, opened: OpenRun) -> list[Lease]:
-        """Those that have not expired; the others are removed. Blocking."""
-        now_ms = int(self._clock.now_s() * 1000)
-        found = opened.catalog.leases()
-        for lease in found:
-            if lease.expires_ms <= now_ms:
-                opened.catalog.drop_lease(holder_of(lease), lease.version)
-        return [lease for lease in found if lease.expires_ms > now_ms]
-
-    def _make_room(self, living: list[Lease], holder: str, version: int) -> None:
-        if _holds(living, holder, version):
+    def _make_room(self, book: LeaseBook, holder: str, version: int) -> None:
+        if book.holds(holder, version):
             return
-        if len(living) >= self._limits.leases:
-            raise Unavailable(f"the run has {len(living)} leases already", remedy="retry when some have expired")
-        held = Counter(holder_of(lease) for lease in living)[holder]
-        if held >= self._limits.leases_per_holder:
-            raise Unavailable(f"{holder!r} has {held} leases already", remedy="release one, or wait until one expires")
+        held = book.held()
+        if held.total() >= self._limits.leases:
+            raise Unavailable(f"the run has {held.total()} leases already", remedy="retry when some have expired")
+        if held[holder] >= self._limits.leases_per_holder:
+            raise Unavailable(f"{holder!r} has {held[holder]} leases already", remedy="release one, or wait until one expires")
 
 
-def _must_hold(living: list[Lease], holder: str, version: int) -> None:
-    if not _holds(living, holder, version):
+def _must_hold(book: LeaseBook, holder: str, version: int) -> None:
+    if not book.holds(holder, version):
         raise NotFound(f"{holder!r} has no lease of version {version}", remedy="acquire it again")
-
-
-def _holds(living: list[Lease], holder: str, version: int) -> bool:
-    return any(lease.version == version and holder_of(lease) == holder for lease in living)
 
 
 def _named(request: "pb.AcquireRequest | pb.RenewRequest | pb.ReleaseRequest", call: Call) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from functools import partial
 from weightsync.catalog import Catalog
 from weightsync.clock import Clock
 from weightsync.control.feed import Feed, read_news
+from weightsync.control.lease_book import LeaseBook
 from weightsync.control.roster import Roster
 from weightsync.control.settings import ServerSettings
 from weightsync.control.threads import Threads
@@ -19,12 +20,13 @@ from weightsync.v1.fleet_pb2 import Subscriber
 
 @dataclass(eq=False)
 class OpenRun:
-    """A run that exists. `leases`: serialises what counts them."""
+    """A run that exists. `leases` is used under `leases_lock` only."""
 
     catalog: Catalog
     roster: Roster
+    leases: LeaseBook
     feeds: dict[str, Feed] = field(default_factory=dict)
-    leases: asyncio.Lock = field(default_factory=asyncio.Lock)
+    leases_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_s: float = 0.0
 
 
@@ -107,7 +109,7 @@ class Runs:
                 del self._runs[name]
 
     def _is_idle(self, opened: OpenRun, before_s: float) -> bool:
-        return opened.used_s < before_s and not opened.feeds and not opened.roster.in_use and not opened.leases.locked()
+        return opened.used_s < before_s and not opened.feeds and not opened.roster.in_use and not opened.leases_lock.locked()
 
     def _keep(self, name: str, catalog: Catalog) -> OpenRun:
         if len(self._runs) >= self._settings.limits.runs:
@@ -118,7 +120,7 @@ class Runs:
         roster = Roster(limits.subscribers, pace.forget_s, self._clock)
         if self._ended is not None:
             roster.end(self._ended)
-        self._runs[name] = OpenRun(catalog, roster)
+        self._runs[name] = OpenRun(catalog, roster, LeaseBook(catalog, self._clock))
         return self._runs[name]
 
     async def _open_feed(self, opened: OpenRun, channel: str) -> Feed:
