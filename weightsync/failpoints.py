@@ -22,6 +22,10 @@ VARIABLE = "WEIGHTSYNC_FAILPOINTS"
 # Every failpoint in the code. A test compares this list with the calls, so a name can neither be misspelt nor outlive its call.
 POINTS: frozenset[str] = frozenset(
     {
+        "gc.condemned",
+        "gc.delete",
+        "gc.marked",
+        "gc.snapshot",
         "publish.after_head",
         "publish.after_shard",
         "publish.before_head",

@@ -44,7 +44,7 @@ from weightsync.format.refs import Ref, VersionRef
 from weightsync.format.versions import Manifest, Payload
 from weightsync.store.api import ObjectStore
 from weightsync.store.probe import Capability
-from weightsync.store.retry import RetryPolicy
+from weightsync.store.retry import RetryPolicy, retrying
 from weightsync.trust import UNSIGNED, Policy
 
 
@@ -236,6 +236,11 @@ class Catalog:
     def swap_boundary(self, boundary: Boundary, etag: str | None) -> tuple[Boundary, str]:
         """Replaces what is marked and condemned; only for the collector. See `boundary.swap_boundary`."""
         return swap_boundary(self._ctx, boundary, etag)
+
+    def remove(self, key: str) -> None:
+        """Deletes an object that the boundary has given up; a missing one is fine. Only for the collector."""
+        ctx = self._ctx
+        retrying(lambda: ctx.store.delete(key), policy=ctx.patience, clock=ctx.clock, jitter=ctx.jitter, idempotent=True)
 
     def new_id(self) -> str:
         """16 hex digits that nobody else will draw."""

@@ -53,6 +53,10 @@ class History:
                 return None
         return None
 
+    def check_logged(self, head: Head) -> None:
+        """The log must hold the head's own record as well: the next move will name it. Raises `Corrupt`."""
+        self._read_patiently(head.move.channel, head.ref)
+
     def committed(self, head: Head) -> list[VersionRef]:
         """All committed versions, ascending."""
         found: dict[int, VersionRef] = {}

@@ -93,6 +93,10 @@ class Reader:
         """(move, digest), newest first, each checked against its successor."""
         return self._history.walk(head, down_to=down_to)
 
+    def check_logged(self, head: Head) -> None:
+        """Whether the log holds the head's own record. Raises `Corrupt`."""
+        self._history.check_logged(head)
+
     def committed(self, head: Head | None = None) -> list[VersionRef]:
         """Committed versions, ascending; of `head`, or of what `latest` is now."""
         found = head or self.head(LATEST)

@@ -9,7 +9,7 @@ Backends retry reads themselves (`store.retry`); they never retry a conditional 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -78,4 +78,26 @@ class ObjectStore(Protocol):
 
     def close(self) -> None:
         """Frees connections and threads."""
+        ...
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An object being written in parts, which nobody sees yet. `begun_s`: UNIX time by the store's clock."""
+
+    key: str
+    upload_id: str
+    begun_s: float
+
+
+@runtime_checkable
+class PendingUploads(Protocol):
+    """What a store offers besides that writes large objects in parts and keeps those of writers that died."""
+
+    def pending_uploads(self, prefix: str) -> Iterator[Upload]:
+        """Uploads of keys that start with `prefix`, begun and neither completed nor aborted."""
+        ...
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Gives its parts up; one that is gone is fine."""
         ...

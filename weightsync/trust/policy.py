@@ -46,11 +46,15 @@ class Policy:
         """Names of all trusted keys, sorted."""
         return tuple(sorted({name for keys in self._trusted.values() for name in keys}))
 
+    def may_sign(self, role: Role) -> bool:
+        """Whether `seal` would make a record that readers with this policy accept."""
+        return not self.signed or (self._key is not None and self._key.public.name in self._trusted.get(role, {}))
+
     def seal(self, body: bytes, role: Role) -> Envelope:
         """The envelope to store. Raises `Denied` where readers with this policy would refuse it."""
         if not self.signed and self._key is None:
             return seal(body)
-        if self._key is None or (self.signed and self._key.public.name not in self._trusted.get(role, {})):
+        if self._key is None or not self.may_sign(role):
             raise Denied(f"this record needs the signature of a trusted {role.value} key", remedy="give one with --key")
         return seal(body, [self._key.sign(body_digest(body))])
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from weightsync.clock import SYSTEM, Clock
 from weightsync.errors import AlreadyExists, Conflict, Corrupt, Invalid, NotFound
-from weightsync.store.api import Buffer, Object, ObjectStore, Stat
+from weightsync.store.api import Buffer, Object, ObjectStore, PendingUploads, Stat, Upload
 from weightsync.store.keyrules import split_key, split_prefix
 from weightsync.store.retry import DEFAULT, RetryBudget, RetryPolicy, retrying
 from weightsync.store.s3.client import Client
@@ -123,6 +124,29 @@ class S3Store:
         except NotFound:  # some servers say so
             return
 
+    def pending_uploads(self, prefix: str) -> Iterator[Upload]:
+        """Multipart uploads below `prefix` that were begun and neither completed nor aborted."""
+        split_prefix(prefix)
+        query = {"Bucket": self._bucket, "Prefix": self._prefix + prefix}
+        while True:
+            page = self._again(partial(_uploads, query), f"cannot list uploads in {self.url}")
+            for entry in page.get("Uploads", ()):
+                key = entry["Key"].removeprefix(self._prefix)
+                if _is_ours(key):
+                    yield Upload(key, entry["UploadId"], entry["Initiated"].timestamp())
+            if not page.get("IsTruncated"):
+                return
+            query |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def abort_upload(self, upload: Upload) -> None:
+        """Aborts a multipart upload; repeats the request, which is harmless."""
+        target = {"Bucket": self._bucket, "Key": self._full(upload.key), "UploadId": upload.upload_id}
+        doing = self._doing("abort the upload of", upload.key)
+        try:
+            self._again(lambda sdk: sdk.abort_multipart_upload(**target), doing)
+        except NotFound:
+            return
+
     def close(self) -> None:
         """Ends the threads and closes the connections."""
         self._pool.shutdown(cancel_futures=True)
@@ -154,6 +178,10 @@ class S3Store:
             query["ContinuationToken"] = page["NextContinuationToken"]
 
 
+def _uploads(query: dict[str, str], sdk: Any) -> Any:
+    return sdk.list_multipart_uploads(**query)
+
+
 def _is_ours(key: str) -> bool:
     try:
         split_key(key)
@@ -164,3 +192,4 @@ def _is_ours(key: str) -> bool:
 
 if TYPE_CHECKING:
     _conforms: type[ObjectStore] = S3Store
+    _conforms_too: type[PendingUploads] = S3Store
