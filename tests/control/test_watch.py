@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from tests.control.plane import RUN, Plane, moves
+from weightsync.control.access import Gate, Tokens
 from weightsync.control.dial import OPTIONS
 from weightsync.control.settings import Limits, Pace
 from weightsync.control.statuses import HistoryCompacted, WatchEnded, error_of
@@ -256,6 +257,24 @@ def test_too_many_watches_are_refused(plane):
     assert "2 watches are open already" in error.message
     for call in calls:
         call.opened.close()
+
+
+def test_one_name_has_so_many(plane, tmp_path):
+    plane.run(1)
+    tokens = tmp_path / "tokens.toml"
+    tokens.write_text(
+        'tokens = [{token = "named-0123456789abc", role = "subscriber", name = "host-1"}, {token = "other-0123456789abc", role = "reader"}]'
+    )
+    address = plane.serve(gate=Gate(tokens=Tokens(tokens)), limits=Limits(watchers_per_name=2))
+    named, other = (plane.client(address, token=f"{name}-0123456789abc") for name in ("named", "other"))
+    watches = [plane.watch(named) for _ in range(2)]
+    for watch in watches:
+        moves(watch, 2)
+    third = plane.watch(named)
+    assert third.next(0.3) is None
+    assert len(moves(plane.watch(other), 2)) == 2
+    watches[0].close()
+    moves(third, 2)
 
 
 class Lies:

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from weightsync.catalog import Catalog
 from weightsync.clock import SYSTEM, Clock
+from weightsync.control import health
 from weightsync.control.access import Gate
 from weightsync.control.channels import ChannelServicer
 from weightsync.control.fleet import FleetServicer
@@ -67,16 +68,19 @@ class ControlServer:
         self._threads = Threads("control", limits.threads, limits.waiting)
         self._runs = Runs(open_catalog, self._threads, self._settings, clock)
         self._poller = Poller(self._runs, self._settings, clock)
-        self._health = health.aio.HealthServicer()
+        self._health = health.HealthServicer([service.full_name for service in SERVICES])
         self._gate = gate
         notify = self._poller.notify
         servicers = (
-            VersionServicer(self._runs, self._threads, notify, watchers=limits.watchers, clock=clock),
+            VersionServicer(self._runs, self._threads, notify, limits, clock),
             ChannelServicer(self._runs, self._threads, notify),
             FleetServicer(self._runs, self._settings.pace, clock),
             LeaseServicer(self._runs, self._threads, limits, clock),
         )
-        self._services = tuple(zip(SERVICES, servicers, strict=True))
+        self._services: tuple[tuple[ServiceDescriptor, object], ...] = (
+            *zip(SERVICES, servicers, strict=True),
+            (health.SERVICE, self._health),
+        )
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> str:
@@ -84,7 +88,6 @@ class ControlServer:
         limits = self._settings.limits
         server = grpc.aio.server(options=options(limits), maximum_concurrent_rpcs=limits.watchers + UNARY_CALLS)
         server.add_generic_rpc_handlers(handlers(self._services, self._gate, limits))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         if self._settings.reflection:
             server.add_generic_rpc_handlers([reflection_handler([service.full_name for service in SERVICES], self._gate)])
         try:
@@ -97,15 +100,14 @@ class ControlServer:
         await server.start()
         self._server = server
         self._poller.start()
-        for name in ("", *(service.full_name for service in SERVICES)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._health.start()
         return f"{self._listen.rpartition(':')[0]}:{port}"
 
     async def stop(self) -> None:
         """Drains: unready first, then all streams end with the position at which to go on elsewhere, then the rest."""
         if self._server is None:
             return
-        await self._health.enter_graceful_shutdown()
+        self._health.end()
         self._runs.end(Unavailable("this server stops", remedy="go on at another one"))
         await self._server.stop(self._settings.pace.drain_s)
         await self._poller.close()

@@ -12,6 +12,7 @@ class Limits:
     """Bounds on what callers can make the server hold or do."""
 
     watchers: int = 16_384  # open streams, all runs together
+    watchers_per_name: int = 64  # of them by one caller whose credential names it
     connections_streams: int = 4096  # calls at once on one connection
     unary_s: float = 30.0  # the longest that a call which is not a stream may take
     write_s: float = 20.0  # a watcher that does not take an event for so long is dropped with its position

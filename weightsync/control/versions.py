@@ -1,6 +1,7 @@
 """VersionService: versions, and the watch."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from weightsync.control.feed import Feed, Watcher
 from weightsync.control.methods import Call
 from weightsync.control.paging import fill, number_in, size_of
 from weightsync.control.runs import Runs
+from weightsync.control.settings import Limits
 from weightsync.control.statuses import WatchEnded
 from weightsync.control.threads import Threads
 from weightsync.errors import Invalid, Unavailable
@@ -26,13 +28,13 @@ MAX_PAGE = 1000
 class VersionServicer:
     """One method per call of the service."""
 
-    def __init__(self, runs: Runs, threads: Threads, notify: Callable[[str, str], None], *, watchers: int, clock: Clock) -> None:
+    def __init__(self, runs: Runs, threads: Threads, notify: Callable[[str, str], None], limits: Limits, clock: Clock) -> None:
         self._runs = runs
         self._threads = threads
         self._notify = notify
-        self._most = watchers
+        self._limits = limits
         self._clock = clock
-        self._watching = 0
+        self._watching: Counter[str | None] = Counter()
 
     async def get_version(self, request: pb.GetVersionRequest, _call: Call) -> pb.GetVersionResponse:
         """One version."""
@@ -55,15 +57,23 @@ class VersionServicer:
 
     async def watch_versions(self, request: pb.WatchVersionsRequest, call: Call) -> None:
         """Moves as they happen."""
-        if self._watching >= self._most:
-            raise Unavailable(f"{self._most} watches are open already", remedy="retry later, or watch at another server")
-        self._watching += 1
+        name = call.identity.name
+        self._make_room(name)
+        self._watching[name] += 1
         try:
             feed = await self._runs.feed(request.run, request.channel or LATEST)
             start = request.after_sequence if request.HasField("after_sequence") else max(0, feed.sequence - 1)
             await self._watch(feed, check_number(start, "after_sequence"), call)
         finally:
-            self._watching -= 1
+            self._watching[name] -= 1
+            if not self._watching[name]:
+                del self._watching[name]
+
+    def _make_room(self, name: str | None) -> None:
+        if self._watching.total() >= self._limits.watchers:
+            raise Unavailable(f"{self._limits.watchers} watches are open already", remedy="retry later, or watch at another server")
+        if name is not None and self._watching[name] >= self._limits.watchers_per_name:
+            raise Unavailable(f"{name!r} has {self._watching[name]} watches open already", remedy="close one")
 
     async def _watch(self, feed: Feed, cursor: int, call: Call) -> None:
         task: asyncio.Task[Any] | None = asyncio.current_task()
