@@ -72,6 +72,21 @@ def test_moves_are_found_in_order_however_many_there_are_between_two_looks(plane
     assert [event.move.version for event in moves(watch, 9)] == list(range(2, 11))
 
 
+@pytest.mark.parametrize("watchers", [1, 20])
+def test_the_store_is_asked_once_however_many_watch(plane, watchers):
+    run = plane.run(1)
+    client = plane.client()
+    watches = [plane.watch(client) for _ in range(watchers)]
+    for watch in watches:
+        moves(watch, 2)
+    run.publish()
+    before = len(plane.store.log)
+    client.notify(RUN)
+    for watch in watches:
+        moves(watch, 1)
+    assert [operation.name for operation in plane.store.log[before:]] == ["get_if_changed"]
+
+
 def test_any_channel_can_be_watched(plane):
     run = plane.run(3)
     run.catalog.move("serving", 2, expected_sequence=0, who="op", why="")
