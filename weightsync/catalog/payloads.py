@@ -8,7 +8,7 @@ from weightsync.catalog.context import Context
 from weightsync.catalog.read import Reader
 from weightsync.catalog.records import read_payload
 from weightsync.catalog.values import VersionRecord
-from weightsync.errors import Compacted, Corrupt, Denied, NotFound, Unsupported, WeightsyncError
+from weightsync.errors import Compacted, Corrupt, Denied, NotFound, Unavailable, Unsupported, WeightsyncError
 from weightsync.format.keys import LATEST, payload_name
 from weightsync.format.refs import VersionRef
 from weightsync.format.versions import Payload
@@ -44,7 +44,9 @@ class Payloads:
         for base, writer in (first, *(added for added in self._added(record.ref.version) if added != first)):
             try:
                 found.append(self.one(record, base, writer))
-            except (Corrupt, Compacted, Unsupported) as error:
+            except (Corrupt, Compacted, Unsupported, Unavailable) as error:
+                if isinstance(error, Denied):
+                    raise
                 logger.warning("payload ignored: %s", error)
                 failures.append(error)
         if not found:

@@ -35,7 +35,11 @@ def _ref(catalog: "Catalog", text: str) -> "VersionRef":
 def records(catalog: "Catalog", refs: Iterable["VersionRef"]) -> list["VersionRecord | None"]:
     """Manifests in order, read in parallel; None for a version that was collected."""
 
+    boundary, _ = catalog.boundary()
+
     def read(ref: "VersionRef") -> "VersionRecord | None":
+        if boundary is not None and boundary.condemned(ref.version):
+            return None
         try:
             return catalog.manifest_of(ref.version, ref.manifest)
         except Compacted:

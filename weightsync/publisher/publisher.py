@@ -9,6 +9,7 @@ undo journal, and it counts as the new base only after the head has moved. Whate
 """
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -132,6 +133,13 @@ class Publisher:
             except AlreadyExists:
                 attempt.abort()
                 number = max(self._catalog.next_number(task.claim), number + 1)
+                continue
+            except Compacted as error:  # the head was moved to a version just when that was given up: nobody may build on it
+                attempt.abort()
+                if task.snapshot:
+                    raise
+                self._base_lost = f"version {self.version} is collected, sent as a snapshot: {error.message}"
+                task, number = replace(task, snapshot=True), number + 1
                 continue
             except BaseException:
                 attempt.abort()

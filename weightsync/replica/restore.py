@@ -64,9 +64,10 @@ def restore_version(
 ) -> Restored:
     """As `restore`, from the store alone. `workdir` is where the version is rebuilt meanwhile (a directory is made in it and removed).
 
-    `progress` counts the download as well as the writing.
+    `progress` counts the download as well as the writing. Raises `Compacted` for a version that is collected, or about to be.
     """
     check_free(out)
+    catalog.check_kept(record.ref.version)
     counted = _Counted(progress)
     with _workplace(out) as work, _image_place(workdir, out.name, work) as place:
         layout = catalog.layout(record.manifest.layout)

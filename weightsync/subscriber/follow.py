@@ -214,6 +214,7 @@ class Subscriber:
     def _fixed_record(self, version: int) -> VersionRecord:
         if self._record is None:
             self._record = self._catalog.manifest_of(version)
+            self._catalog.check_kept(version)
             self.demand = Demand(0, self._record.ref, self._record.manifest.created_ms)
         return self._record
 
