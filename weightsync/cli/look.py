@@ -34,7 +34,6 @@ def _ref(catalog: "Catalog", text: str) -> "VersionRef":
 
 def records(catalog: "Catalog", refs: Iterable["VersionRef"]) -> list["VersionRecord | None"]:
     """Manifests in order, read in parallel; None for a version that was collected."""
-
     boundary, _ = catalog.boundary()
 
     def read(ref: "VersionRef") -> "VersionRecord | None":
