@@ -52,7 +52,7 @@ class Server:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._command = [sys.executable, "-m", "weightsync", "serve", "--store", f"file://{directory}", "--listen", self.address]
-        self._command += ["--poll-s", str(poll_s), "--json", *flags]
+        self._command += ["--poll-s", str(poll_s), "--json", "--log-level", "error", *flags]
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:

@@ -21,7 +21,7 @@ class Limits:
     runs: int = 64  # runs open at once
     feeds: int = 256  # channels watched at once
     history: int = 4096  # moves of a channel that a watch can go back
-    subscribers: int = 20_000  # of one run
+    subscribers: int = 8192  # of one run
     leases: int = 10_000  # of one run
     leases_per_holder: int = 4
     lease_s: float = 3600.0  # the longest
