@@ -24,6 +24,7 @@ from weightsync.publisher.commit import Settings as PublishSettings
 from weightsync.publisher.publisher import Publisher
 from weightsync.replica.cache import ObjectCache
 from weightsync.replica.fetch import ShardSource
+from weightsync.replica.past import PastLimits
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress
 from weightsync.store.api import ObjectStore
@@ -56,7 +57,7 @@ def open_publisher(
 ) -> Publisher:
     """A publisher whose base lies in the cache. It has not claimed the run yet. Raises `Conflict` while another one uses the base."""
     catalog = open_catalog(settings, store, single_writer=single_writer, clock=clock)
-    replica = Replica(settings.cache / "publisher" / _name(settings, store, "publisher"), clock=clock)
+    replica = Replica(settings.cache / "publisher" / _name(settings, store, "publisher"), past=PastLimits(), clock=clock)
     return Publisher(catalog, replica, ShardSource(catalog), who=who, model=model, settings=publish)
 
 
@@ -85,7 +86,7 @@ def open_subscriber(
             outputs.append(DirectoryOutput(out, keep=keep))
             stack.callback(outputs[0].close)
         cache = ObjectCache(settings.cache / "objects", settings.cache_max_bytes, clock=clock)
-        replica = Replica(images(settings) / name, clock=clock)
+        replica = Replica(images(settings) / name, past=PastLimits(), clock=clock)
         subscriber = Subscriber(
             catalog, replica, ShardSource(catalog, cache), accepted, channel=channel, fixed=version, outputs=outputs, progress=progress
         )

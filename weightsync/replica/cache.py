@@ -51,6 +51,11 @@ class ObjectCache:
         with self._lock:
             return sum(self._sizes.values())
 
+    def __contains__(self, digest: str) -> bool:
+        """Whether an object is here, as far as is known without looking at it."""
+        with self._lock:
+            return digest in self._sizes
+
     def get(self, ref: Ref) -> bytes | None:
         """The object, verified; None when it is not here. A damaged one is dropped."""
         try:

@@ -117,6 +117,18 @@ class PrivateDirectory:
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     @contextmanager
+    def fresh(self, name: str) -> Iterator[int]:
+        """A descriptor of a new file that gets its name when the block ends well. Nothing is synced. Raises `NoSpace`."""
+        temporary = f"{TEMPORARY}{new_write_id()}"
+        with named_errors(f"writing {str(self.path / name)!r}"), self._removed_on_error(temporary):
+            fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    @contextmanager
     def _removed_on_error(self, name: str) -> Iterator[None]:
         try:
             yield

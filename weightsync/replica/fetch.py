@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from blake3 import blake3
@@ -43,22 +43,35 @@ class ShardSource:
 
         Raises `Corrupt` naming the object, `Compacted` or `Unavailable` when one is missing, and what the store raises.
         """
-        if not payload.shards:
+        for _, shard, data in self.stream((payload,)):
+            yield shard, data
+
+    def stream(self, payloads: Sequence[Payload]) -> Generator[tuple[Payload, Shard, Buffer], None, None]:
+        """As `shards`, of one payload after the other; while one is consumed, those after it arrive."""
+        waiting = deque((payload, shard) for payload in payloads for shard in payload.shards)
+        if not waiting:
             return
-        waiting, running, held = deque(payload.shards), dict[Future[Buffer], Shard](), 0
+        running, held = dict[Future[Buffer], tuple[Payload, Shard]](), 0
         pool = ThreadPoolExecutor(min(self._parallel, len(waiting)), thread_name_prefix="fetch")
         try:
             while waiting or running:
-                while waiting and len(running) < self._parallel and (not running or held + waiting[0].nbytes <= self._window_bytes):
-                    shard = waiting.popleft()
+                while waiting and len(running) < self._parallel and (not running or held + waiting[0][1].nbytes <= self._window_bytes):
+                    payload, shard = waiting.popleft()
                     held += shard.nbytes
-                    running[pool.submit(self.read, payload, shard)] = shard
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    shard = running.pop(future)
-                    yield shard, future.result()
+                    running[pool.submit(self.read, payload, shard)] = payload, shard
+                # Those asked for first belong to the earliest payload that is not complete.
+                now = next(iter(running.values()))[0]
+                for future in wait([f for f, (of, _) in running.items() if of is now], return_when=FIRST_COMPLETED).done:
+                    payload, shard = running.pop(future)
+                    yield payload, shard, future.result()
                     held -= shard.nbytes
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def bytes_of(self, payload: Payload) -> int:
+        """Bytes of a payload that are not in the cache."""
+        cache = self._cache
+        return payload.nbytes if cache is None else sum(shard.nbytes for shard in payload.shards if shard.digest not in cache)
 
     def read(self, payload: Payload, shard: Shard) -> Buffer:
         """One shard's verified bytes. Raises as `shards`."""

@@ -119,18 +119,34 @@ class Journal:
         """Puts the old values back, newest record first, and says which chunks were touched. Stops reading at the first bad record."""
         touched: set[int] = set()
         for record in reversed(list(self._records(image))):
-            payload = read_exactly(self._fd, record.nbytes, record.start)
-            target = image.chunk(record.chunk)
-            if record.kind == _WHOLE:
-                target[:] = payload
-            else:
-                positions = np.frombuffer(payload, np.uint32, record.lanes)
-                values = np.frombuffer(payload, f"<u{record.lane_bytes}", record.lanes, offset=positions.nbytes)
-                scatter(target, positions, values)
+            self.put_back(record, image.chunk(record.chunk))
             touched.add(record.chunk)
         return touched
 
-    def _records(self, image: Image) -> Iterator[Record]:
+    def put_back(self, record: Record, target: memoryview) -> None:
+        """Writes the old values of one record into its chunk, or into a copy of it."""
+        changes = self.changes(record)
+        if changes is None:
+            target[:] = read_exactly(self._fd, record.nbytes, record.start)
+        else:
+            scatter(target, *changes)
+
+    def changes(self, record: Record) -> tuple[NDArray[np.uint32], NDArray[Any]] | None:
+        """Positions and old lanes of a sparse record; None for a whole one."""
+        if record.kind == _WHOLE:
+            return None
+        payload = read_exactly(self._fd, record.nbytes, record.start)
+        positions = np.frombuffer(payload, np.uint32, record.lanes)
+        return positions, np.frombuffer(payload, f"<u{record.lane_bytes}", record.lanes, offset=positions.nbytes)
+
+    def by_chunk(self, image: Image) -> dict[int, list[Record]]:
+        """The records of each chunk in order, chunks ascending, of a transition that has ended: payloads are not looked at."""
+        found: dict[int, list[Record]] = {}
+        for record in self._records(image, check=False):
+            found.setdefault(record.chunk, []).append(record)
+        return dict(sorted(found.items()))
+
+    def _records(self, image: Image, *, check: bool = True) -> Iterator[Record]:
         position, end = _HEADER.size + _DIGEST_BYTES, os.fstat(self._fd).st_size
         while position + _RECORD.size + _DIGEST_BYTES <= end:
             head = read_exactly(self._fd, _RECORD.size, position)
@@ -139,8 +155,8 @@ class Journal:
             position = record.start + record.nbytes + _DIGEST_BYTES
             if position > end or not _fits(record, image):
                 return
-            rest = read_exactly(self._fd, record.nbytes + _DIGEST_BYTES, record.start)
-            if xxhash.xxh3_128_digest(head + rest[: record.nbytes]) != rest[record.nbytes :]:
+            rest = read_exactly(self._fd, record.nbytes + _DIGEST_BYTES, record.start) if check else b""
+            if check and xxhash.xxh3_128_digest(head + rest[: record.nbytes]) != rest[record.nbytes :]:
                 return
             yield record
 

@@ -20,17 +20,19 @@ from typing import Self
 from blake3 import blake3
 
 from weightsync.clock import SYSTEM, Clock
-from weightsync.errors import Corrupt, Invalid
+from weightsync.errors import Corrupt, Invalid, WeightsyncError
 from weightsync.format.digests import DigestTable
 from weightsync.format.layout import Layout
 from weightsync.format.limits import MAX_DIGESTS_BYTES, MAX_LAYOUT_BYTES
 from weightsync.format.refs import VersionRef
 from weightsync.replica.directory import TEMPORARY, PrivateDirectory
-from weightsync.replica.held import Held, Place
+from weightsync.replica.held import Held, Passage, Place
 from weightsync.replica.image import Image
 from weightsync.replica.journal import Journal
 from weightsync.replica.locks import ReadersLock, WriterLock
 from weightsync.replica.parallel import Workers
+from weightsync.replica.past import NOTHING_PAST, Past, PastLimits
+from weightsync.replica.remember import flips_of
 from weightsync.replica.state import IMAGE_PREFIX, JOURNAL, LAYOUT_PREFIX, MAX_STATE_BYTES, STATE, TABLE_PREFIX, State
 from weightsync.replica.transition import Transition
 
@@ -41,14 +43,24 @@ _OURS = (IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX, TEMPORARY)
 class Replica:
     """The one writer of `directory`; its methods are called from one thread, a transition's from many.
 
-    `threads` hash and decode (None: one per processor); `readers_wait_s` is how long a change in place waits for readers to let go.
+    `threads` hash and decode (None: one per processor); `readers_wait_s` is how long a change in place waits for readers to let go; `past`:
+    how much of older versions is kept, to go back to them without the network.
     Raises `Conflict` (in use), `Denied`, `Invalid` (not a private directory of plain files).
     """
 
-    def __init__(self, directory: Path, *, threads: int | None = None, readers_wait_s: float = 60.0, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        threads: int | None = None,
+        readers_wait_s: float = 60.0,
+        past: PastLimits = NOTHING_PAST,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.doubt = "nothing was there"
         self._held: Held | None = None
         self._transition: Transition | None = None
+        self._passage: Passage | None = None
         self._closed = False
         self._directory = PrivateDirectory(directory)
         try:
@@ -58,7 +70,8 @@ class Replica:
             raise
         try:
             self.workers = Workers(threads or len(os.sched_getaffinity(0)))
-            self._place = Place(self._directory, ReadersLock(self._directory, clock), readers_wait_s)
+            self.past = Past(self._directory, past)  # older versions within reach
+            self._place = Place(self._directory, ReadersLock(self._directory, clock), readers_wait_s, self.past)
             self._load()
         except BaseException:
             self._lock.close()
@@ -103,8 +116,29 @@ class Replica:
         """
         if self._closed or self._transition is not None:
             raise Invalid("the replica is closed or already on its way to another version", remedy="finish or abort the transition first")
+        self.remember()
         self._transition = Transition(self._place, self._held, target, layout, table, fresh=fresh, settle=self._settle)
         return self._transition
+
+    def remember(self) -> None:
+        """Keeps the way back from the last change in place; to be called when there is time, at the latest the next change does.
+
+        That way is only a saving, so failing to keep it is only logged.
+        """
+        passage, self._passage = self._passage, None
+        held = self._held
+        if passage is None or held is None:
+            if held is not None and self.past.reach(held.state.version) == {held.state.version}:
+                self._trim()  # a snapshot led elsewhere
+            return
+        journal = passage.journal
+        try:
+            self.past.add(passage.older, passage.newer, flips_of(journal, held.image, held.layout, self.workers) if journal else ())
+        except (WeightsyncError, OSError) as error:
+            _log.warning("replica %s: version %d is not kept: %s", self.path, passage.older.version.version, error)
+        finally:
+            self._let_go(passage)
+        self._trim()
 
     def verify(self) -> list[int]:
         """Hashes the image again; numbers of the chunks that are not what they were. Raises `Invalid` when nothing is held."""
@@ -127,7 +161,9 @@ class Replica:
         try:
             if self._transition is not None:
                 self._transition.abort()
+            self._let_go(self._passage)
         finally:
+            self.past.close()
             if self._held is not None:
                 self._held.image.close()
             self._held = None
@@ -141,9 +177,20 @@ class Replica:
             raise Invalid(f"replica {str(self.path)!r} holds no version: {self.doubt}")
         return self._held
 
-    def _settle(self, held: Held | None, doubt: str) -> None:
-        self._held, self._transition = held, None
+    def _settle(self, held: Held | None, doubt: str, passage: Passage | None) -> None:
+        self._held, self._transition, self._passage = held, None, passage
         self.doubt = "" if held else doubt or self.doubt
+
+    def _let_go(self, passage: Passage | None) -> None:
+        if passage is not None and passage.journal is not None:
+            passage.journal.discard()
+
+    def _trim(self) -> None:
+        held = self._held
+        try:
+            self.past.trim(held.state if held else None, held.layout.image_bytes if held else 0)
+        except (WeightsyncError, OSError) as error:
+            _log.warning("replica %s: older versions stay: %s", self.path, error)
 
     def _load(self) -> None:
         try:
@@ -156,7 +203,12 @@ class Replica:
             self._drop(str(error))
             return
         self._remove(JOURNAL)
-        self._tidy(self._held.state.files if self._held else frozenset())
+        if self._held is not None:
+            self.past.load(self._held.state.layout)
+            self._trim()
+        else:
+            self.past.clear()
+        self._tidy(self.past.files | (self._held.state.files if self._held else frozenset()))
 
     def _trust(self, state: State) -> Held:
         """What the state names, if it is true. Raises `Corrupt`."""
@@ -198,6 +250,9 @@ class Replica:
 
     def _drop(self, why: str) -> None:
         self._held, self.doubt = None, why
+        self._let_go(self._passage)
+        self._passage = None
+        self.past.clear()
         self._remove(STATE)
         self._remove(JOURNAL)
         self._tidy(frozenset())

@@ -3,8 +3,9 @@
     image-<id>       the weights, in the order and at the offsets of the layout
     layout-<digest>  the layout's bytes
     table-<digest>   leaves and sums of the version held
-    state            names these three and the version; nothing that it does not name is used
+    state            names the first three and the version; nothing that it does not name is used
     journal          only while an image is being changed in place: how to go back
+    past-<number>    what tells a version held before from the next one (see `past`)
     lock, readers    advisory locks: one writer; readers against changes in place
 
 The record carries its own digest, so a flipped bit is noticed; that the image is what it claims is only ever believed after hashing it.
@@ -22,6 +23,7 @@ from weightsync.format.refs import HEX_DIGEST, VersionRef
 
 STATE = "state"
 JOURNAL = "journal"
+PAST_PREFIX = "past-"
 LOCK = "lock"
 READERS = "readers"
 IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX = "image-", "layout-", "table-"

@@ -7,7 +7,7 @@ moment at which the replica becomes the new version, for this process and for on
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -24,7 +24,8 @@ from weightsync.format.dtypes import DType
 from weightsync.format.layout import LEAF_BYTES, Chunk, Layout
 from weightsync.format.refs import VersionRef
 from weightsync.format.root import leaf_digest, root_digest
-from weightsync.replica.held import Held, Place, Settle
+from weightsync.replica.flips import Flip, flip_over, lanes_of
+from weightsync.replica.held import Held, Passage, Place, Settle
 from weightsync.replica.image import Image
 from weightsync.replica.journal import Journal
 from weightsync.replica.state import LAYOUT_PREFIX, STATE, TABLE_PREFIX, State
@@ -100,16 +101,31 @@ class Transition:
                 raise Invalid(f"{len(data)} bytes for {chunk.nbytes}")
             self._write_whole(number, view, data)
 
+    def flip(self, number: int, flips: Sequence[Flip]) -> None:
+        """As `apply`, from what tells the chunk's state from the wanted one, in one or more steps of which the last must have the leaf."""
+        with self._writing(number, None) as (_, dtype, view):
+            if not self._in_place:
+                raise Invalid("flips lead on from what is held")
+            for step in flips:
+                if step.positions is None:
+                    self._journaling().append_whole(number, view)
+                    flip_over(lanes_of(view, dtype.lane_bytes), step)
+                else:
+                    old = gather(view, step.positions, dtype.lane_bytes)
+                    self._journaling().append_changes(number, step.positions, old)
+                    failpoint("subscribe.mid_apply")
+                    scatter(view, step.positions, old ^ step.bits)
+
     def advance(self, target: VersionRef, table: DigestTable) -> None:
         """Ends one step of a path, checking that it is complete, and begins the next, to `target`. Nothing is marked in between."""
         self.check_complete()
         self._target, self._table = target, table
         self._done = bytearray(len(self._chunks))
 
-    def finish(self) -> None:
+    def finish(self, *, remember: bool = True) -> None:
         """Makes the replica the target version, for good. Raises `Corrupt` when chunks are not what its table says, `NoSpace`.
 
-        After an error the old version is still the one held; call `abort`.
+        After an error the old version is still the one held; call `abort`. `remember`: the way back is to be kept (`Replica.remember`).
         """
         target, contents = self.check_complete()
         layout, directory = self.layout, self._place.directory
@@ -123,11 +139,12 @@ class Transition:
         directory.replace(STATE, state.to_bytes(), before=lambda: failpoint("subscribe.before_mark"))
         # From here on the new version is the one held, whatever happens to what is left over of the old one.
         self._closed = True
-        self._settle(Held(state, layout, contents, self.image), "")
+        passage = self._passage(state) if remember and self._place.past.limits.versions else None
+        self._settle(Held(state, layout, contents, self.image), "", passage)
         try:
             failpoint("subscribe.marked")
             self._end_journal(discard=True)
-            self._remove_old(state)
+            self._remove_old(state, passage)
         except (WeightsyncError, OSError) as error:
             _log.warning("replica %s: left-overs of the update stay until the next start: %s", directory.path, error)
 
@@ -147,11 +164,11 @@ class Transition:
         except (WeightsyncError, OSError) as error:
             self._end_journal(discard=False)
             self.image.close()
-            self._settle(None, f"rolling back failed: {error}")
+            self._settle(None, f"rolling back failed: {error}", None)
             raise
         self._end_journal(discard=True)
-        self._settle(self._held, "")
-        for name in self._written - (self._held.state.files if self._held else frozenset()):
+        self._settle(self._held, "", None)
+        for name in self._written - (self._held.state.files if self._held else frozenset()) - self._place.past.files:
             self._place.directory.remove(name)
 
     @contextmanager
@@ -262,12 +279,21 @@ class Transition:
         self._journal = None
         self._place.readers.release()
 
-    def _remove_old(self, state: State) -> None:
+    def _passage(self, state: State) -> Passage | None:
+        """What to learn the way back from; the journal is handed over then."""
+        if self._held is None or not self._in_place or self._held.state.version == state.version:
+            return None
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            self._place.readers.release()
+        return Passage(journal, self._held.state, state)
+
+    def _remove_old(self, state: State, passage: Passage | None) -> None:
         if self._held is None:
             return
         if not self._in_place:
             self._held.image.close()
-        for name in self._held.state.files - state.files:
+        for name in self._held.state.files - state.files - (passage.older.files if passage else frozenset()) - self._place.past.files:
             self._place.directory.remove(name)
 
     def __enter__(self) -> Self:
