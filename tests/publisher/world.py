@@ -44,12 +44,17 @@ class World:
         return self._made[-1]
 
     def subscriber(
-        self, name: str = "host", channel: str = "latest", outputs: tuple[Output, ...] = (), catalog: Catalog | None = None
+        self,
+        name: str = "host",
+        channel: str = "latest",
+        outputs: tuple[Output, ...] = (),
+        catalog: Catalog | None = None,
+        fixed: int | None = None,
     ) -> Subscriber:
         catalog = catalog or self.open_catalog()
         replica = Replica(self.home / f"image-{name}", threads=1)
         accepted = AcceptedFile(self.home / f"accepted-{name}", "run", channel)
-        self._made.append(Subscriber(catalog, replica, ShardSource(catalog), accepted, channel=channel, outputs=outputs))
+        self._made.append(Subscriber(catalog, replica, ShardSource(catalog), accepted, channel=channel, fixed=fixed, outputs=outputs))
         return self._made[-1]
 
     def checkpoint(self, weights: Weights, **options) -> Path:

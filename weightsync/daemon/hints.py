@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -65,9 +66,13 @@ class _Worker:
         self._thread.start()
         return self
 
+    def stop(self) -> None:
+        """Says that it is over, and does not wait."""
+        self._over.set()
+
     def close(self) -> None:
         """Ends, and waits a little for it."""
-        self._over.set()
+        self.stop()
         self._thread.join(JOIN_S)
 
     def __enter__(self) -> Self:
@@ -145,6 +150,21 @@ class Watch(_Worker):
             self._on_move(sight.sequence)
 
 
+@contextmanager
+def working(plane: ControlPlane, *workers: _Worker) -> Iterator[None]:
+    """They work while the block runs. In the end the control plane is closed first, so that no call is waited for."""
+    try:
+        for worker in workers:
+            worker.start()
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+        plane.close()
+        for worker in workers:
+            worker.close()
+
+
 @dataclass
 class _Said:
     fact: SubscriberFact
@@ -172,12 +192,11 @@ class Reporter(_Worker):
             self._said = _Said(fact, self._said.number + 1)
             self._changed.notify()
 
-    def close(self) -> None:
-        """Ends."""
-        self._over.set()
+    def stop(self) -> None:
+        """Says that it is over."""
+        super().stop()
         with self._changed:
             self._changed.notify()
-        super().close()
 
     def _work(self) -> None:
         if self._interval_s is None:
@@ -228,11 +247,10 @@ class Notices(_Worker):
         """There is a new version. Never blocks."""
         self._due.set()
 
-    def close(self) -> None:
-        """Ends; a notice that is on its way is waited for a little."""
-        self._over.set()
+    def stop(self) -> None:
+        """Says that it is over."""
+        super().stop()
         self._due.set()
-        super().close()
 
     def _work(self) -> None:
         self._due.wait()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from weightsync.config import Settings
 from weightsync.control.client import ControlClient
 from weightsync.control.tls import ClientTls
+from weightsync.control.watch import Watch
 from weightsync.daemon.hints import Sight
 from weightsync.daemon.messages import report_of
 from weightsync.errors import Invalid, Unavailable
@@ -40,13 +41,18 @@ class GrpcPlane:
     def __init__(self, client: ControlClient) -> None:
         self._client = client
         self.address = client.address
+        self._watches: list[Watch] = []
 
     def watch(self, run: str, channel: str, after: int | None) -> Iterator[Sight]:
         """News of a channel. It reconnects by itself; closing the generator ends it."""
-        with self._client.watch(run, channel, after_sequence=after) as watch:
-            while True:
-                event = watch.next(TICK_S)
-                yield Sight(event.sequence if event else None, watch.connected)
+        with _open(self.address), self._client.watch(run, channel, after_sequence=after) as watch:
+            self._watches.append(watch)
+            try:
+                while True:
+                    event = watch.next(TICK_S)
+                    yield Sight(event.sequence if event else None, watch.connected)
+            finally:
+                self._watches.remove(watch)
 
     def register(self, run: str, who: SubscriberFact) -> float:
         """Makes a subscriber known; returns how often to report, in seconds."""
@@ -66,4 +72,6 @@ class GrpcPlane:
 
     def close(self) -> None:
         """Ends all calls."""
+        for watch in list(self._watches):  # before their channel, which they would try again
+            watch.close()
         self._client.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from weightsync.clock import SYSTEM, Clock, jitter
-from weightsync.daemon.hints import ControlPlane, Notices
+from weightsync.daemon.hints import ControlPlane, Notices, working
 from weightsync.daemon.process import Process
 from weightsync.errors import Corrupt, Invalid, NotFound, Unavailable, Unsupported, WeightsyncError
 from weightsync.format.keys import LATEST
@@ -75,8 +75,8 @@ class WatchingPublisher:
         def sent(ok: bool) -> None:
             self._board.add(names.NOTICES, labels=("sent" if ok else "failed",))
 
-        stack.callback(plane.close)
-        self._notices = stack.enter_context(Notices(plane, self._run, LATEST, sent))
+        self._notices = Notices(plane, self._run, LATEST, sent)
+        stack.enter_context(working(plane, self._notices))
 
     def _once(self) -> bool:
         """Publishes what is ready, until told to end. False when the store or a disk is not to be had: wait longer."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weightsync.clock import SYSTEM, Clock, jitter
-from weightsync.daemon.hints import ControlPlane, Reporter, Watch
+from weightsync.daemon.hints import ControlPlane, Reporter, Watch, working
 from weightsync.daemon.process import Process
 from weightsync.errors import WeightsyncError
 from weightsync.format.refs import VersionRef
@@ -99,15 +99,16 @@ class Follower:
 
     def _connect(self, plane: ControlPlane, stack: ExitStack) -> None:
         settings, board, spread_s = self._settings, self._board, self._settings.spread_s
-        stack.callback(plane.close)
 
         def sent(ok: bool) -> None:
             board.add(names.REPORTS, labels=("sent" if ok else "failed",))
 
-        self._reporter = stack.enter_context(Reporter(plane, settings.run, self._fact, sent, spread_s=spread_s))
+        self._reporter = Reporter(plane, settings.run, self._fact, sent, spread_s=spread_s)
+        workers: list[Reporter | Watch] = [self._reporter]
         if not settings.channel.startswith(FIXED):  # a fixed version does not move
             watching = lambda on: board.set(names.WATCHING, on)  # noqa: E731
-            stack.enter_context(Watch(plane, settings.run, settings.channel, self._hinted, watching, spread_s=spread_s))
+            workers.append(Watch(plane, settings.run, settings.channel, self._hinted, watching, spread_s=spread_s))
+        stack.enter_context(working(plane, *workers))
 
     def _hinted(self, sequence: int) -> None:
         if sequence > self._sequence:

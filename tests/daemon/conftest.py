@@ -1,0 +1,3 @@
+from tests.publisher.world import world
+
+__all__ = ["world"]
