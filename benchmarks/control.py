@@ -235,7 +235,14 @@ async def _publish(run: TinyRun, address: str, stop: asyncio.Event) -> None:
 def machine() -> dict[str, Any]:
     """Where the figures come from."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    return {"commit": commit, "python": platform.python_version(), "cpus": os.cpu_count(), "machine": platform.machine()}
+    load = round(os.getloadavg()[0], 1)  # others at work on the same cores make everything slower
+    return {
+        "commit": commit,
+        "load_before": load,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+    }
 
 
 def _measure(given: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], bool]:
@@ -269,11 +276,11 @@ def main(arguments: list[str] | None = None) -> int:
     for each in (watch, kill, hostile):
         each.add_argument("--out", type=Path, help="where the result goes, as JSON")
     given = parser.parse_args(arguments)
-    started_s = time.perf_counter()
+    started_s, where = time.perf_counter(), machine()
     with tempfile.TemporaryDirectory() as scratch:
         result, good = _measure(given, Path(scratch))
     command = " ".join(["python -m benchmarks.control", *(arguments if arguments is not None else sys.argv[1:])])
-    document = {"command": command, **machine(), "seconds": round(time.perf_counter() - started_s, 1), "good": good, **result}
+    document = {"command": command, **where, "seconds": round(time.perf_counter() - started_s, 1), "good": good, **result}
     text = json.dumps(document, indent=2)
     print(text)
     if given.out:
