@@ -29,13 +29,14 @@ class Decoder {
 
   private:
     const char* read_classes(BitReader in) {
-        ranks_ = scratch<uint32_t>(Slot::Ranks, header_.changed + kMaxClasses);
-        differences_ = scratch<T>(Slot::Differences, header_.changed);
+        ranks_ = scratch<uint32_t>(Slot::Ranks, header_.changed + kMaxClasses + kTake);
+        differences_ = scratch<T>(Slot::Differences, header_.changed + 32);
         uint32_t* ranks = ranks_;
         T* differences = differences_;
         for (unsigned c = 0; c < header_.classes; c++) {
             const ClassHeader& one = header_.of[c];
-            next_[c] = ranks;
+            ranks_of_[c] = ranks;
+            differences_of_[c] = differences;
             if (!read_places(in, one, ranks)) return "a gap leads beyond the end";
             if (const char* error = read_differences(in, one, differences)) return error;
             ranks += one.changed;
@@ -62,11 +63,7 @@ class Decoder {
         bool failed = false;
         uint64_t signs = in.take(c.changed, 1, failed);
         if (failed) return "the bit stream ends early";
-        for (uint32_t i = 0; i < c.changed; i += 32) {
-            uint64_t word = in.peek(signs + i);
-            uint32_t group = c.changed - i < 32 ? c.changed - i : 32;
-            for (uint32_t j = 0; j < group; j++) out[i + j] = static_cast<T>(1 - 2 * (word >> j & 1));
-        }
+        for (uint32_t i = 0; i < c.changed; i += 32) put_ones(static_cast<uint32_t>(in.peek(signs + i)), out + i);
         if (c.mode == kAllOne) return nullptr;
         return c.mode == kDirect ? read_direct(in, c, out) : read_exceptions(in, c, out);
     }
@@ -112,91 +109,95 @@ class Decoder {
         return key(static_cast<T>(key(lane, is_float) + difference), is_float);
     }
 
-    // Walks through the base, merging the classes. False when the base ends before the changes do.
+    // Walks through the base tile by tile. False when it ends before the changes do.
+    //
+    // Where the changes are is as good as random, and a branch for each would be mispredicted. So the changes of a tile are listed class
+    // after class, their lanes are searched without branches, and a bit map of the lanes puts them in order.
     bool place() {
         Tile tile;
+        TileChanges found;
         unsigned mask = (1u << job_.spec.exponent_bits) - 1;
         Scanner<T> scanner({job_.spec.exponent_shift, mask, header_.first_exponent, header_.classes});
         uint32_t carry[kMaxClasses] = {};
-        Merge merge(*this);
-        for (size_t first = 0; first < job_.lanes && merge.placed < header_.changed; first += kTile) {
+        size_t placed = 0;
+        for (size_t first = 0; first < job_.lanes && placed < header_.changed; first += kTile) {
             size_t lanes = job_.lanes - first < kTile ? job_.lanes - first : kTile;
             scan_tile(scanner, job_.base + first * sizeof(T), lanes, tile, carry);
-            for (size_t b = 0; b * kBlock < lanes; b++)
-                if (uint32_t due = merge.due(tile.ranks[b + 1])) merge.block(due, tile, b, first + b * kBlock);
+            for (size_t b = (lanes + kBlock - 1) / kBlock + 1; b <= kTileBlocks; b++) std::memset(tile.ranks[b], 0xff, sizeof tile.ranks[b]);
+            list_changes(carry, found);
+            place_tile(tile, found, first, placed);
+            placed += found.count;
         }
-        return merge.placed == header_.changed;
+        return placed == header_.changed;
     }
 
-    // The next rank of each class, and what has been placed so far.
-    class Merge {
-      public:
-        size_t placed = 0;
-
-        explicit Merge(Decoder& decoder) : decoder_(decoder) {
-            const T* differences = decoder.differences_;
-            for (unsigned c = 0; c < kMaxClasses; c++) {
-                bool used = c < decoder.header_.classes;
-                ranks_[c] = used ? decoder.next_[c] : nullptr;
-                set_target(c, used ? *ranks_[c] : UINT32_MAX);
-                differences_[c] = differences;
-                if (used) differences += decoder.header_.of[c].changed;
-            }
-        }
-
-        // Classes that have a change before the ranks `end`.
-        uint32_t due(const uint32_t* end) const {
-#if defined(WS_AVX512)
-            return _mm512_cmplt_epu32_mask(targets_, _mm512_load_si512(end));
-#else
-            uint32_t mask = 0;
-            for (unsigned c = 0; c < kMaxClasses; c++) mask |= uint32_t{targets_[c] < end[c]} << c;
-            return mask;
-#endif
-        }
-
-        void block(uint32_t due, const Tile& tile, size_t b, size_t first) {
-            uint64_t changed = 0;
-            T differences[kBlock];
-            for (; due != 0; due &= due - 1) {
-                unsigned c = lowest_bit(due);
-                uint32_t rank = *ranks_[c];
-                do {
-                    unsigned lane = select_bit(tile.members[b][c], rank - tile.ranks[b][c]);
-                    differences[lane] = *differences_[c]++;
-                    changed |= uint64_t{1} << lane;
-                    rank = *++ranks_[c];
-                } while (rank < tile.ranks[b + 1][c]);
-                set_target(c, rank);
-            }
-            for (; changed != 0; changed &= changed - 1) {
-                unsigned lane = lowest_bit(changed);
-                T value = decoder_.apply(load<T>(decoder_.job_.base, first + lane), differences[lane]);
-                decoder_.output_.positions[placed] = static_cast<uint32_t>(first + lane);
-                store<T>(decoder_.output_.values, placed++, value);
-            }
-        }
-
-      private:
-#if defined(WS_AVX512)
-        // Kept in a register: reading it back after the write of one element would stall.
-        void set_target(unsigned c, uint32_t rank) { targets_ = _mm512_mask_set1_epi32(targets_, static_cast<__mmask16>(1u << c), static_cast<int>(rank)); }
-        __m512i targets_ = _mm512_set1_epi32(-1);
-#else
-        void set_target(unsigned c, uint32_t rank) { targets_[c] = rank; }
-        alignas(64) uint32_t targets_[kMaxClasses];
-#endif
-        Decoder& decoder_;
-        const uint32_t* ranks_[kMaxClasses];
-        const T* differences_[kMaxClasses];
+    // The changes of one tile.
+    struct TileChanges {
+        size_t count;
+        uint32_t ranks[kTile + kBlock];
+        uint8_t classes[kTile + kBlock];
+        T differences[kTile + kBlock];
     };
+
+    // Takes from every class the changes whose ranks lie below `end`.
+    void list_changes(const uint32_t* end, TileChanges& found) {
+        size_t count = 0;
+        for (unsigned c = 0; c < header_.classes; c++) {
+            for (size_t taken = kTake; taken == kTake;) {
+                taken = take_below(ranks_of_[c], end[c], found.ranks + count);
+                std::memset(found.classes + count, static_cast<int>(c), kTake);
+                std::memcpy(found.differences + count, differences_of_[c], kTake * sizeof(T));
+                ranks_of_[c] += taken;
+                differences_of_[c] += taken;
+                count += taken;
+            }
+        }
+        found.count = count;
+    }
+
+    // Writes the changes of the tile that starts at lane `first`, in order, from place `placed` on.
+    void place_tile(const Tile& tile, const TileChanges& found, size_t first, size_t placed) {
+        uint64_t changed[kTileBlocks] = {};
+        uint16_t lanes[kTile + kBlock];
+        for (size_t i = 0; i < found.count; i++) {
+            size_t lane = find_lane(tile, found.classes[i], found.ranks[i]);
+            lanes[i] = static_cast<uint16_t>(lane);
+            changed[lane / kBlock] |= uint64_t{1} << lane % kBlock;
+        }
+        size_t before[kTileBlocks];  // changes before each block
+        for (size_t b = 0; b < kTileBlocks; b++) {
+            before[b] = placed;
+            placed += count_bits(changed[b]);
+        }
+        for (size_t i = 0; i < found.count; i++) {
+            size_t lane = lanes[i], block = lane / kBlock;
+            size_t to = before[block] + count_bits(changed[block] & ((uint64_t{1} << lane % kBlock) - 1));
+            output_.positions[to] = static_cast<uint32_t>(first + lane);
+            store<T>(output_.values, to, apply(load<T>(job_.base, first + lane), found.differences[i]));
+        }
+    }
+
+    // The lane of a tile that has `rank` in class `c`; the tile must hold it.
+    static size_t find_lane(const Tile& tile, unsigned c, uint32_t rank) {
+        const uint32_t* ranks = tile.ranks[0];
+        const uint64_t* members = tile.members[0];
+        size_t at = c;  // of block and class; the last block that begins at or before `rank` is wanted
+#pragma GCC unroll 8
+        for (size_t step = kTileBlocks / 2 * kMaxClasses; step >= kMaxClasses; step /= 2) {
+            size_t later = at + step;
+            at = ranks[later] <= rank ? later : at;
+        }
+        return at / kMaxClasses * kBlock + select_bit(members[at], rank - ranks[at]);
+    }
 
     const DecodeJob& job_;
     Output& output_;
     Header header_;
     uint32_t* ranks_ = nullptr;     // class after class, each ended by UINT32_MAX
     T* differences_ = nullptr;      // class after class
-    const uint32_t* next_[kMaxClasses] = {};
+    // The changes of each class that are not placed yet; kTake of them may be read at any time.
+    const uint32_t* ranks_of_[kMaxClasses] = {};
+    const T* differences_of_[kMaxClasses] = {};
 };
 
 }  // namespace weightsync::WS_LEVEL

@@ -46,6 +46,9 @@ struct ChangedLanes {
     size_t count;
 };
 
+// How many ascending numbers `take_below` looks at.
+constexpr size_t kTake = 16;
+
 // Room for one more block: a block is written whole before its changes are counted.
 constexpr size_t kSlack = 2 * kBlock;
 

@@ -7,6 +7,12 @@ namespace weightsync::WS_LEVEL {
 
 inline __m512i load512(const uint8_t* data) { return _mm512_loadu_si512(data); }
 
+// Fetches the block at `data`, which may lie beyond the end: the hardware stops at every page.
+template <class T>
+inline void prefetch(const uint8_t* data) {
+    for (size_t i = 0; i < sizeof(T); i++) _mm_prefetch(reinterpret_cast<const char*>(data) + 64 * i, _MM_HINT_T0);
+}
+
 // Bit i: whether byte i of 64 is not 0.
 inline uint64_t nonzero_bytes(const uint8_t* bytes) {
     __m512i all = _mm512_load_si512(bytes);
@@ -40,6 +46,39 @@ inline __m512i byte_iota() {
     return _mm512_load_si512(iota);
 }
 
+// Writes 32 lanes: -1 for each bit of `negative` that is 1, and 1 for the others.
+template <class T>
+inline void put_ones(uint32_t negative, T* out) {
+    if constexpr (sizeof(T) == 1) _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_or_si256(_mm256_movm_epi8(negative), _mm256_set1_epi8(1)));
+    if constexpr (sizeof(T) == 2) _mm512_storeu_si512(out, _mm512_or_si512(_mm512_movm_epi16(negative), _mm512_set1_epi16(1)));
+    for (unsigned i = 0; sizeof(T) == 4 && i < 32; i += 16)
+        _mm512_storeu_si512(out + i, _mm512_or_si512(_mm512_movm_epi32(static_cast<__mmask16>(negative >> i)), _mm512_set1_epi32(1)));
+    for (unsigned i = 0; sizeof(T) == 8 && i < 32; i += 8)
+        _mm512_storeu_si512(out + i, _mm512_or_si512(_mm512_movm_epi64(static_cast<__mmask8>(negative >> i)), _mm512_set1_epi64(1)));
+}
+
+// Copies the numbers below `end` from kTake ascending ones; returns how many those are. Writes kTake.
+inline size_t take_below(const uint32_t* numbers, uint32_t end, uint32_t* out) {
+    __m512i some = _mm512_loadu_si512(numbers);
+    _mm512_storeu_si512(out, some);
+    unsigned below = _mm512_cmplt_epu32_mask(some, _mm512_set1_epi32(static_cast<int>(end)));
+    return lowest_bit(~uint64_t{below});  // behind the end of a class come the numbers of the next
+}
+
+// Writes `first` + i for each bit i of `mask`; returns how many. Overwrites up to kBlock places.
+inline unsigned put_positions(uint64_t mask, uint32_t first, uint32_t* out) {
+    __m512i places = _mm512_maskz_compress_epi8(mask, byte_iota()), base = _mm512_set1_epi32(static_cast<int>(first));
+    unsigned count = count_bits(mask);
+    auto put = [=](unsigned at, __m128i quarter) { _mm512_storeu_si512(out + at, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(quarter))); };
+    put(0, _mm512_castsi512_si128(places));
+    if (__builtin_expect(count > 16, 0)) {
+        put(16, _mm512_extracti32x4_epi32(places, 1));
+        put(32, _mm512_extracti32x4_epi32(places, 2));
+        put(48, _mm512_extracti32x4_epi32(places, 3));
+    }
+    return count;
+}
+
 // Branch-free: at 1 % changed every second block has a change, which no predictor can know.
 template <class T>
 inline void find_in_block(const uint8_t* before, const uint8_t* after, uint32_t first, ChangedLanes<T>& found) {
@@ -54,17 +93,7 @@ inline void find_in_block(const uint8_t* before, const uint8_t* after, uint32_t 
         old_out = compress(old_out, here, a);
         new_out = compress(new_out, here, b);
     }
-    __m512i places = _mm512_maskz_compress_epi8(mask, byte_iota());
-    unsigned count = count_bits(mask);
-    __m512i base = _mm512_set1_epi32(static_cast<int>(first));
-    uint32_t* out = found.positions + found.count;
-    _mm512_storeu_si512(out, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(places))));
-    if (__builtin_expect(count > 16, 0)) {
-        _mm512_storeu_si512(out + 16, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(places, 1))));
-        _mm512_storeu_si512(out + 32, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(places, 2))));
-        _mm512_storeu_si512(out + 48, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(places, 3))));
-    }
-    found.count += count;
+    found.count += put_positions(mask, first, found.positions + found.count);
 }
 
 inline __m512i join128(__m128i a, __m128i b, __m128i c, __m128i d) {
@@ -149,6 +178,7 @@ class Scanner {
     void whole(const uint8_t* data, size_t blocks, Tile& tile) const {
         __m512i ranks = _mm512_load_si512(tile.ranks[0]);
         for (size_t b = 0; b < blocks; b++) {
+            prefetch<T>(data + (b + kTileBlocks) * kBlock * sizeof(T));
             ranks = block(data + b * kBlock * sizeof(T), ranks, tile.members[b], _mm512_set1_epi64(-1));
             _mm512_store_si512(tile.ranks[b + 1], ranks);
         }

@@ -20,14 +20,38 @@ inline uint64_t equal_bytes(const uint8_t* bytes, uint8_t value) {
 
 inline uint64_t nonzero_bytes(const uint8_t* bytes) { return ~equal_bytes(bytes, 0); }
 
+// Writes 32 lanes: -1 for each bit of `negative` that is 1, and 1 for the others.
+template <class T>
+inline void put_ones(uint32_t negative, T* out) {
+    for (unsigned i = 0; i < 32; i++) out[i] = static_cast<T>(T{1} - static_cast<T>(2 * (negative >> i & 1)));
+}
+
+// Copies the numbers below `end` from kTake ascending ones; returns how many those are. Writes kTake.
+inline size_t take_below(const uint32_t* numbers, uint32_t end, uint32_t* out) {
+    size_t count = 0;
+    for (size_t i = 0; i < kTake; i++) {
+        out[i] = numbers[i];
+        count += count == i && numbers[i] < end;
+    }
+    return count;
+}
+
+// Writes `first` + i for each bit i of `mask`; returns how many.
+inline unsigned put_positions(uint64_t mask, uint32_t first, uint32_t* out) {
+    unsigned count = 0;
+    for (; mask != 0; mask &= mask - 1) out[count++] = first + lowest_bit(mask);
+    return count;
+}
+
 template <class T>
 inline void find_in_block(const uint8_t* before, const uint8_t* after, uint32_t first, ChangedLanes<T>& found) {
     if (std::memcmp(before, after, kBlock * sizeof(T)) == 0) return;
     alignas(32) uint8_t same[kBlock];
     for (size_t i = 0; i < kBlock; i++) same[i] = load<T>(before, i) == load<T>(after, i);
-    for (uint64_t mask = equal_bytes(same, 0); mask != 0; mask &= mask - 1) {
+    uint64_t mask = equal_bytes(same, 0);
+    put_positions(mask, first, found.positions + found.count);
+    for (; mask != 0; mask &= mask - 1) {
         unsigned i = lowest_bit(mask);
-        found.positions[found.count] = first + i;
         found.before[found.count] = load<T>(before, i);
         found.after[found.count++] = load<T>(after, i);
     }
