@@ -25,7 +25,7 @@ OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 10_000),  # the time that one attempt gets: TLS to another continent, a busy server
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),  # closing one client leaves the others alone
