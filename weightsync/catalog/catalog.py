@@ -15,6 +15,7 @@ a verified record says. Safe to use from many threads; a `Claim` belongs to one.
 from collections.abc import Callable, Iterator
 
 from weightsync.catalog.add_payload import NewPayload, add_payload
+from weightsync.catalog.adopt import adopt_head
 from weightsync.catalog.boundary import look, missing, read_boundary, swap_boundary
 from weightsync.catalog.claim import claim
 from weightsync.catalog.commit import Committer
@@ -232,6 +233,10 @@ class Catalog:
     def add_payload(self, record: VersionRecord, new: NewPayload) -> Payload:
         """A further way to a committed version, whose shards stand. See `add_payload.add_payload`."""
         return add_payload(self._ctx, record, new)
+
+    def adopt_head(self, channel: str, data: bytes, *, damaged_etag: str | None = None) -> Head:
+        """Points a channel where another store's copy of this run has it. See `adopt.adopt_head`."""
+        return adopt_head(self._ctx, self._reader, channel, data, damaged_etag=damaged_etag)
 
     def swap_boundary(self, boundary: Boundary, etag: str | None) -> tuple[Boundary, str]:
         """Replaces what is marked and condemned; only for the collector. See `boundary.swap_boundary`."""

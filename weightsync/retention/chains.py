@@ -112,6 +112,14 @@ def _back(came: dict[int, Edge], node: int) -> Iterable[Edge]:
         node = came[node].base
 
 
+def cheapest_path(target: int, edges: Iterable[Edge], start: Collection[int] = ()) -> tuple[Edge, ...] | None:
+    """The edges of fewest bytes to `target`, last one first, from nothing or from a version in `start`; None: there is no way."""
+    search = _Search(tuple(edges), frozenset())
+    search.reach(0, *start)
+    path = () if target in search.reached else search.cheapest(target)
+    return None if path is None else tuple(path)
+
+
 def chains(stays: Collection[int], edges: Iterable[Edge]) -> Chains:
     """What the versions in `stays` need of `edges`, whose targets may stay or go."""
     stays = frozenset(stays)

@@ -145,6 +145,8 @@ class Collector:
     def _condemn(self, run: _Run, after: Boundary) -> None:
         if replace(after, write_id=run.boundary.write_id) != run.boundary:
             self._catalog.swap_boundary(after, run.etag)
+        elif self._catalog.boundary()[1] != run.etag:
+            raise Conflict("another collector has changed the boundary meanwhile: what was seen may be gone", remedy="run it again")
         failpoint("gc.condemned")
 
     def _delete(self, after: Boundary, survey: Survey, names: list[str], *, dry: bool) -> tuple[int, int]:
