@@ -25,6 +25,8 @@ VERBS = (
     "pin",
     "unpin",
     "gc",
+    "repair",
+    "copy",
     "serve",
     "status",
     "top",

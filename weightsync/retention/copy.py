@@ -202,12 +202,11 @@ class Copier:
 
     def _over(self, item: objects.Item) -> None:
         store = self._target.store
-        if item.ref is not None and _has(store, item.key, item.ref.nbytes):
+        data = None if item.ref is not None and _has(store, item.key, item.ref.nbytes) else self._read(item)
+        if data is None or (item.ref is None and _holds(store, item.key, data)):
             with self._lock:
                 self._present += 1
             return
-        data = self._source.store.get(item.key, max_bytes=item.max_bytes).data
-        item.check(data)
         try:
             ensure(store, item.key, data, clock=self._target.clock)
         except AlreadyExists:
@@ -216,6 +215,11 @@ class Copier:
             store.put(item.key, data)  # what stands under the digest of other bytes was damaged
         with self._lock:
             self._objects, self._nbytes = self._objects + 1, self._nbytes + len(data)
+
+    def _read(self, item: objects.Item) -> bytes:
+        data = self._source.store.get(item.key, max_bytes=item.max_bytes).data
+        item.check(data)
+        return data
 
     # ------------------------------------------------------------------------------------------------------------ finishing
 
@@ -263,4 +267,11 @@ def _has(store: ObjectStore, key: str, nbytes: int) -> bool:
     try:
         return store.stat(key).size_bytes == nbytes
     except NotFound:
+        return False
+
+
+def _holds(store: ObjectStore, key: str, data: bytes) -> bool:
+    try:
+        return store.get(key, max_bytes=MAX_RECORD_BYTES).data == data
+    except (NotFound, Corrupt):
         return False
