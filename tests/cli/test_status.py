@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.cli.test_daemons import daemon
-from tests.cli.tools import RUN, moved, save, weights
+from tests.cli.tools import CANARY, RUN, moved, save, weights
 from weightsync.cli.status_text import lines
 from weightsync.telemetry.alarms import Alarm
 from weightsync.telemetry.facts import ChannelFact, RunFacts, SubscriberFact, UpdateFact, VersionFact
@@ -85,6 +85,36 @@ def test_from_a_server_with_a_fleet(cli, tmp_path):
             assert "host-1" in text
             assert "ALARM" not in text
             assert subscriber.stop()[0] == 0
+        assert server.stop()[0] == 0
+
+
+def test_with_tokens_each_says_what_it_may_and_no_token_is_shown(cli, tmp_path):
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", RUN)
+    entries = ""
+    for name, role in (("host-1", "subscriber"), ("reader", "reader")):
+        (tmp_path / name).write_text(f"{CANARY}-{name}\n")
+        entries += f'[[tokens]]\ntoken = "{CANARY}-{name}"\nrole = "{role}"\nname = "{name}"\n'
+    (tmp_path / "tokens.toml").write_text(entries)
+    cli("publish", save(tmp_path / "step-1", weights(5, 400)), *at, "--cache", tmp_path / "p")
+    with daemon(cli, "serve", "--listen", "127.0.0.1:0", *at[:2], "--tokens", tmp_path / "tokens.toml", "--json") as server:
+        address = server.event("listening")["address"]
+        ask = ("status", "--server", address, "--run", RUN, "--json")
+        assert cli(*ask, code=3).json["error"]["kind"] == "unauthenticated"
+        assert cli(*ask, "--token-file", tmp_path / "reader").json["subscribers"] == []
+        following = ("subscribe", *at, "--cache", tmp_path / "s", "--server", address, "--token-file", tmp_path / "host-1", "--json")
+        with daemon(cli, *following, "--name", "host-1") as subscriber:
+            subscriber.event("version")
+            while [one["served"] for one in cli(*ask, "--token-file", tmp_path / "reader").json["subscribers"]] != [1]:
+                pass
+            assert subscriber.stop()[0] == 0
+        with daemon(cli, *following, "--name", "host-2", "--cache", tmp_path / "t") as other:  # it may not speak for that name; it serves all the same
+            assert other.event("version")["version"] == 1
+            line = next(iter(other.process.stderr))
+            while "host-2" not in line:
+                line = next(iter(other.process.stderr))
+            assert "going on without the control plane" in line
+            assert CANARY not in line
+            assert other.stop()[0] == 0
         assert server.stop()[0] == 0
 
 

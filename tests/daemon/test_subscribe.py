@@ -8,7 +8,7 @@ from tests.daemon.planes import Plane
 from tests.publisher.checkpoints import make, step
 from weightsync.daemon.hints import Sight
 from weightsync.daemon.process import Process
-from weightsync.daemon.subscribe import Follower, FollowSettings, readiness
+from weightsync.daemon.subscribe import Follower, FollowSettings, _Looks, readiness
 from weightsync.format.refs import VersionRef
 from weightsync.store.memory_faults import Faults
 from weightsync.subscriber.follow import Demand
@@ -164,3 +164,66 @@ def test_lag_is_counted_from_the_move_that_was_missed(world):
         assert 0 < value(process, names.LAG_S) < 60  # it has not existed for longer
         assert value(process, names.DEMANDED) == 2
         assert not process.ready().holds
+
+
+class _Waits:
+    """A process whose bell rings at once and which keeps for how long it was waited."""
+
+    def __init__(self):
+        self.bell, self.waits = self, []
+
+    def beat(self):
+        pass
+
+    def is_set(self):
+        return False
+
+    def wait(self, timeout):
+        self.waits.append(timeout)
+        return len(self.waits) % 2 == 1  # news ends the first wait, nothing the second one
+
+
+def test_a_thousand_that_hear_the_same_news_do_not_look_at_the_same_time():
+    process = _Waits()
+    for _ in range(1000):
+        assert _Looks(process, 10.0).wait(60.0)
+    delays = process.waits[1::2]
+    assert len(delays) == 1000
+    per_second = [sum(second <= delay < second + 1 for delay in delays) for second in range(10)]
+    assert sum(per_second) == 1000
+    assert max(per_second) <= 3 * 100
+
+
+def test_a_thousand_that_poll_spread_over_the_interval(world):
+    waits = []
+
+    class Stop:
+        def is_set(self):
+            return len(waits) == 1000
+
+        def wait(self, timeout):
+            waits.append(timeout)
+            return False
+
+    Publishing(world).next()
+    world.subscriber().run(Stop(), interval_s=2.0)
+    assert all(1.0 <= wait <= 3.0 for wait in waits)
+    assert 1.8 < sum(waits) / 1000 < 2.2
+    assert len({round(wait, 3) for wait in waits}) > 300
+
+
+def test_a_store_that_is_away_is_asked_hardly_less_often_than_before(world):
+    waits = []
+
+    class Stop:
+        def is_set(self):
+            return len(waits) == 8
+
+        def wait(self, timeout):
+            waits.append(timeout)
+            return False
+
+    world.store.set_faults(Faults(1, unavailable=1.0))
+    world.subscriber().run(Stop(), interval_s=0.5)
+    world.store.set_faults(Faults())
+    assert max(waits) <= 4.5  # when the store is back nobody sleeps on for long

@@ -1,21 +1,22 @@
 """A daemon's end: the first SIGTERM or Ctrl-C lets it finish what it does, a second Ctrl-C interrupts it."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from weightsync.daemon.bell import Bell
+
 
 @contextmanager
-def stop_event() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set while the block runs."""
-    stop = threading.Event()
+def stop_event() -> Iterator[Bell]:
+    """What SIGTERM and SIGINT end while the block runs."""
+    stop = Bell()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.set()
+        stop.end()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
