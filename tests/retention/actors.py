@@ -112,7 +112,7 @@ class RealCollector:
 class Keeper:
     """Pins or leases a version, sees that it stays whole, and lets go. A version has one pin, whoever wants it: let one keeper pin."""
 
-    def __init__(self, catalog: Catalog, store: alive.Store, rng: Random, notes: Notes, kind: str, name: str) -> None:
+    def __init__(self, catalog: Catalog, store: alive.Store, rng: Random, notes: Notes, *, kind: str, name: str) -> None:
         self._catalog, self._store, self._rng, self._notes, self._kind, self._name = catalog, store, rng, notes, kind, name
 
     def __call__(self) -> None:

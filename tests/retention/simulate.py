@@ -70,7 +70,7 @@ class GarbageWorld(World):
             spawn(f"collector{n}", RealCollector(self.catalog(), self.rule.collector, self._fork(), notes, rng.randint(2, 8)))
         for n in range(rng.randrange(3)):
             kind = rng.choice(("lease", "lease" if n else "pin"))
-            spawn(f"keeper{n}", Keeper(self.catalog(), dump, self._fork(), notes, kind, f"keeper{n}"))
+            spawn(f"keeper{n}", Keeper(self.catalog(), dump, self._fork(), notes, kind=kind, name=f"keeper{n}"))
         spawn("reader", ChainReader(self.catalog(), self.clock, notes, rng.choice(("latest", "serving")), rng.randint(1, 20)))
 
     def run_all(self) -> tuple[Counter[str], str]:

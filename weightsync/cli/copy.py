@@ -22,8 +22,10 @@ def copy(
     """Copies a run to another store.
 
     Every object is checked on the way; signatures hold, for records are copied as they are. The heads come last, so that a copy that was
-    cut short is not seen; run it again to go on, and later to bring what is new. With --version the copy is the run as it was when that version
-    was the newest: for an air gap. Ends with 1 where the source is damaged; the rest is copied all the same.
+    cut short is not seen; run it again to go on, and later to bring what is new. Ends with 1 where the source is damaged; the rest is
+    copied all the same.
+
+    With --version the copy is the run as it was when that version was the newest: for an air gap.
 
     Examples:
       1. Against disasters, every night

@@ -105,15 +105,16 @@ class Repairer:
         if got is None:
             self._found.lost.append((item.key, wrong.message))
             return False
-        data, whose = got
-        store = self._catalog.store
+        self._write(item, wrong, *got)
+        return True
+
+    def _write(self, item: objects.Item, wrong: WeightsyncError, data: bytes, whose: str) -> None:
         if isinstance(wrong, NotFound):
-            ensure(store, item.key, data, clock=self._catalog.clock)
+            ensure(self._catalog.store, item.key, data, clock=self._catalog.clock)
         else:
-            store.put(item.key, data)
+            self._catalog.store.put(item.key, data)
         self._found.brought.append((item.key, whose))
         logger.info("%s is back, from %s", item.key, whose)
-        return True
 
     # ------------------------------------------------------------------------------------------------------ heads and log
 
@@ -164,9 +165,9 @@ class Repairer:
     def _log(self, channel: str, head: Head) -> None:
         """Every move that the head reaches, one after another: each names the one before."""
         own = objects.move_item(self._catalog, channel, head.ref)
-        if self._wrong(own) is not None:  # the next move will name it
-            ensure(self._catalog.store, own.key, head.data, clock=self._catalog.clock)
-            self._found.brought.append((own.key, self._catalog.keys.head(channel)))
+        wrong = self._wrong(own)
+        if wrong is not None:  # the next move will name it
+            self._write(own, wrong, head.data, self._catalog.keys.head(channel))
         move = head.move
         while move.previous is not None:
             item = objects.move_item(self._catalog, channel, move.previous)
