@@ -34,6 +34,19 @@ def test_history_is_the_newest_first(world):
     ]
 
 
+def test_the_log_must_hold_the_head_too(world):
+    world.publish(2)
+    catalog = world.catalog()
+    catalog.check_logged(catalog.head())
+    key = log_key(world, 3)
+    world.overwrite(key, world.data(key)[:-1])
+    with pytest.raises(Corrupt, match=key):
+        world.catalog().check_logged(catalog.head())
+    world.delete(key)
+    with pytest.raises(Corrupt, match="missing"):
+        world.catalog().check_logged(catalog.head())
+
+
 def test_history_reads_only_what_is_asked_for_and_nothing_twice(world):
     world.publish(5)
     catalog = world.catalog()

@@ -130,6 +130,27 @@ def test_a_missing_shard_is_no_success(cli, shared, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("pattern", ["versions/2/manifest", "layouts/*", "channels/latest/head", "shards/*-2-1/*"])
+def test_an_object_that_is_no_file_is_found_by_verify(cli, shared, tmp_path, pattern):
+    store = copied(shared, tmp_path)
+    for path in objects(store, pattern):
+        path.unlink()
+        os.mkfifo(path)
+    found = cli("verify", *store.at, "--json", code=1).json
+    assert not found["ok"]
+
+
+def test_a_missing_layout_is_found_by_verify(cli, shared, tmp_path):
+    store = copied(shared, tmp_path)
+    objects(store, "layouts/*")[0].unlink()
+    assert not cli("verify", *store.at, "--json", code=1).json["ok"]
+
+
+def test_a_kernel_that_is_none_is_not_taken_for_damage(cli, shared):
+    for verb in (("verify",), ("subscribe", "--once")):
+        assert cli(*verb, *shared.at, "--json", code=2, env={"WEIGHTSYNC_KERNEL": "bogus"}).json["error"]["kind"] == "invalid"
+
+
 def test_restore_never_overwrites(cli, shared, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -359,6 +360,24 @@ def test_a_directory_for_a_state_dict_may_be_split_as_it_likes(world, tmp_path):
     assert len(compare(world, tmp_path, 4)) == len(LAYOUT.tensors) - half
     (tmp_path / "b.safetensors").write_bytes(b"junk")
     assert any("b.safetensors" in f.what for f in compare(world, tmp_path, 4))
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), lambda path: path.symlink_to("/dev/zero")]
+)
+def test_what_is_no_file_in_a_directory_for_a_state_dict_is_found(world, tmp_path, make):
+    header = make_header(LAYOUT.tensors)
+    (tmp_path / "a.safetensors").write_bytes(header.raw + b"".join(world.weights[4][t.name] for t in LAYOUT.tensors))
+    make(tmp_path / "z.safetensors")
+    assert [f.what for f in compare(world, tmp_path, 4)] == ["z.safetensors"]
+
+
+def test_a_shard_that_has_grown_is_found(files_world, place):
+    key = files_world.shard_keys(2)[0]
+    files_world.store.put(key, files_world.store.get(key, max_bytes=1 << 20).data + b"more")
+    with Replica(place) as replica:
+        found = list(verify_version(files_world.catalog, files_world.records[2], replica))
+    assert [(f.kind, f.what) for f in found] == [("corrupt", key)]
 
 
 def test_not_a_directory(world, tmp_path):

@@ -13,9 +13,9 @@ from weightsync.subscriber.state import Accepted, AcceptedFile, check_order
 
 
 def head(sequence, epoch=1, salt="0", channel="latest"):
-    previous = MoveRef(sequence - 1, "0" * 16, "0" * 64) if sequence > 1 else None
+    previous = MoveRef(sequence - 1, "0" * 16, f"{sequence - 1:063}{salt}") if sequence > 1 else None
     move = Move("run", channel, sequence, epoch, 0, 0, None, previous, "0" * 16, "me", "", 0)
-    return Head(move, f"{sequence:062}{epoch % 10}{salt}", 100, "etag", None)
+    return Head(move, f"{sequence:063}{salt}", 100, "etag", None)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,12 @@ def head(sequence, epoch=1, salt="0", channel="latest"):
 def test_what_contradicts_the_accepted_move_is_refused(accepted, now, word):
     with pytest.raises(Corrupt, match=word):
         check_order(Accepted(*accepted), now)
+
+
+def test_the_next_move_must_name_the_accepted_one():
+    check_order(Accepted.of(head(5, salt="1")), head(6, salt="1"))
+    with pytest.raises(Corrupt, match="follows another move 5"):
+        check_order(Accepted.of(head(5, salt="2")), head(6, salt="1"))
 
 
 def test_what_follows_is_accepted():

@@ -11,7 +11,7 @@ from weightsync.cli import words
 from weightsync.cli.context import Context
 from weightsync.cli.failures import FOUND_WRONG
 from weightsync.cli.options import RUN, STORE, TRUST, verb
-from weightsync.errors import Compacted, Corrupt, NotFound
+from weightsync.errors import Compacted, NotFound, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.format.refs import VersionRef
@@ -46,7 +46,7 @@ def verify(
            weightsync verify --store s3://bucket/models --run tuning --version 7 --checkpoint ./step-7
     """
     run = _run(context, channels=version is None and checkpoint is None)
-    looked_at = _rebuild(context, version) if checkpoint is None else [_compare(context, version or "latest", checkpoint)]
+    looked_at = _rebuild(context, version, run_ok=run["ok"]) if checkpoint is None else [_compare(context, version or "latest", checkpoint)]
     versions = list(looked_at)
     wrong = sum(len(one["findings"]) for one in (run, *versions))
     context.out.line(f"{words.count(len(versions), 'version')} looked at, {wrong or 'nothing'} wrong")
@@ -57,7 +57,7 @@ def verify(
 def _run(context: Context, *, channels: bool) -> dict[str, Any]:
     """The run's record, its boundary, and with `channels` every channel with all of its history."""
     from weightsync.format.keys import LATEST
-    from weightsync.replica.verify import Finding
+    from weightsync.replica.verify import DAMAGE, Finding, finding_of
 
     catalog = context.catalog
     name = catalog.run().run
@@ -66,13 +66,15 @@ def _run(context: Context, *, channels: bool) -> dict[str, Any]:
         try:
             head = catalog.head(channel)
             moves = sum(1 for _ in catalog.history(head)) if head else 0
+            if head is not None:
+                catalog.check_logged(head)
             context.out.line(f"ok   channel {channel}: {moves} moves")
-        except (Corrupt, Compacted, NotFound) as error:
-            found.append(Finding.of(error, f"channel {channel}"))
+        except DAMAGE as error:
+            found.append(finding_of(catalog, error, f"channel {channel}"))
     try:
         catalog.boundary()
-    except Corrupt as error:
-        found.append(Finding.of(error, "boundary"))
+    except DAMAGE as error:
+        found.append(finding_of(catalog, error, "boundary"))
     return {"run": name} | _report(context, f"run {name}", found, f"run {name}")
 
 
@@ -86,13 +88,18 @@ def _compare(context: Context, version: str, checkpoint: Path) -> dict[str, Any]
     return _version(record.ref) | _report(context, _name(record.ref), found, f"{checkpoint} is version {record.ref.version}, every byte")
 
 
-def _rebuild(context: Context, version: str | None) -> Iterator[dict[str, Any]]:
+def _rebuild(context: Context, version: str | None, *, run_ok: bool) -> Iterator[dict[str, Any]]:
     from weightsync.cli import look
     from weightsync.cli.scratch import scratch_replica
-    from weightsync.replica.verify import Finding, verify_version
+    from weightsync.replica.verify import DAMAGE, finding_of, verify_version
 
     catalog = context.catalog
-    refs = [look.resolve(catalog, version).ref] if version else _committed(context)
+    try:
+        refs = [look.resolve(catalog, version).ref] if version else _committed(context)
+    except DAMAGE:
+        if run_ok:
+            raise
+        return  # reported already: without a history nobody knows what the versions are
     with scratch_replica(_image_bytes(context, refs[-1])) as replica:
         for ref in refs:
             try:
@@ -100,8 +107,8 @@ def _rebuild(context: Context, version: str | None) -> Iterator[dict[str, Any]]:
             except Compacted:
                 context.out.note(f"version {ref.version} was collected: not looked at")
                 continue
-            except Corrupt as error:
-                yield _version(ref) | _report(context, _name(ref), [Finding.of(error, "manifest")], "")
+            except DAMAGE as error:
+                yield _version(ref) | _report(context, _name(ref), [finding_of(catalog, error, "manifest")], "")
                 continue
             with context.out.progress(f"version {ref.version}") as advance:
                 found = list(verify_version(catalog, record, replica, progress=advance))
@@ -118,7 +125,7 @@ def _committed(context: Context) -> "list[VersionRef]":
 
 def _image_bytes(context: Context, ref: "VersionRef") -> int:
     """Room that a version takes; 0 where its records are damaged, which is found out again and reported."""
-    with suppress(Corrupt, Compacted):
+    with suppress(WeightsyncError):
         return context.catalog.layout(context.catalog.manifest_of(ref.version, ref.manifest).manifest.layout).image_bytes
     return 0
 

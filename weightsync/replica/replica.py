@@ -20,6 +20,7 @@ from typing import Self
 from blake3 import blake3
 
 from weightsync.clock import SYSTEM, Clock
+from weightsync.codec import dispatch_level
 from weightsync.errors import Corrupt, Invalid, WeightsyncError
 from weightsync.format.digests import DigestTable
 from weightsync.format.layout import Layout
@@ -57,6 +58,7 @@ class Replica:
         past: PastLimits = NOTHING_PAST,
         clock: Clock = SYSTEM,
     ) -> None:
+        dispatch_level()  # a kernel that cannot be had is an error of its own, not one of the frames
         self.doubt = "nothing was there"
         self._held: Held | None = None
         self._transition: Transition | None = None

@@ -6,6 +6,7 @@ of the store is none: it is raised.
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,16 @@ from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
 
-_DAMAGE = (Corrupt, Compacted, NotFound, Unsupported, Invalid, Unavailable)
+DAMAGE = (  # errors that may mean that something in the store is damaged
+    Corrupt,
+    Compacted,
+    NotFound,
+    Unsupported,
+    Invalid,
+    Unavailable,
+)
 _SUFFIX = ".safetensors"
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hang us
 
 
 @dataclass(frozen=True)
@@ -62,22 +71,23 @@ def verify_version(catalog: Catalog, record: VersionRecord, replica: Replica, *,
     try:
         layout = catalog.layout(record.manifest.layout)
         table = catalog.digests(record.manifest, layout)
-    except _DAMAGE as error:
-        yield _finding(catalog, error, what)
+    except DAMAGE as error:
+        yield finding_of(catalog, error, what)
         return
     yield from _check_files(catalog, record, layout)
     walked: set[Payload] = set()
     try:
         done = update(replica, catalog, record, source, progress=progress)
         walked = {*done.path.steps, *(payload for payload, _ in done.avoided)}
-        yield from (_finding(catalog, error, f"payload of version {p.target.version} from {p.base_version}") for p, error in done.avoided)
+        yield from (finding_of(catalog, error, f"payload of version {p.target.version} from {p.base_version}") for p, error in done.avoided)
         yield from _check_sums(replica, table)
-    except _DAMAGE as error:
-        yield _finding(catalog, error, what)
+    except DAMAGE as error:
+        yield finding_of(catalog, error, what)
     yield from _check_payloads(catalog, record, source, walked, layout=layout, table=table)
 
 
-def _finding(catalog: Catalog, error: WeightsyncError, what: str) -> Finding:
+def finding_of(catalog: Catalog, error: WeightsyncError, what: str) -> Finding:
+    """What `error` says of the store; an error that says nothing of it, such as an outage, is raised instead."""
     # Something missing is reported as unavailable, since it may yet appear. If the store answers otherwise, it is missing.
     if isinstance(error, Denied | NoSpace):
         raise error
@@ -90,14 +100,14 @@ def _check_files(catalog: Catalog, record: VersionRecord, layout: Layout) -> Ite
     what = f"files of version {record.ref.version}"
     try:
         files = files_of(catalog, record, layout)
-    except _DAMAGE as error:
-        yield _finding(catalog, error, what)
+    except DAMAGE as error:
+        yield finding_of(catalog, error, what)
         return
     for entry in files.small:
         try:
             catalog.file(entry.ref)
-        except _DAMAGE as error:
-            yield _finding(catalog, error, f"{what}: {entry.name}")
+        except DAMAGE as error:
+            yield finding_of(catalog, error, f"{what}: {entry.name}")
     if record.manifest.checkpoint_bytes not in (files.nbytes, layout.nbytes):
         yield Finding("corrupt", what, f"the manifest says {record.manifest.checkpoint_bytes} bytes, the files take {files.nbytes}")
 
@@ -121,10 +131,11 @@ def _check_payloads(
         # The first payload is the version's own; of others, only those count that are usable.
         catalog.payload(record, record.manifest.base, record.manifest.writer)
         payloads = catalog.payloads(record)
-    except _DAMAGE as error:
-        yield _finding(catalog, error, f"payloads of version {record.ref.version}")
+    except DAMAGE as error:
+        yield finding_of(catalog, error, f"payloads of version {record.ref.version}")
         return
     for payload in payloads:
+        yield from _check_sizes(catalog, payload)
         if payload in walked:
             continue
         for shard in payload.shards:
@@ -132,8 +143,20 @@ def _check_payloads(
                 frames = parse_shard(memoryview(source.read(payload, shard)), len(layout.chunks))
                 if payload.form is Form.SNAPSHOT:
                     _check_snapshot(frames, layout, table)
-            except _DAMAGE as error:
-                yield _finding(catalog, error, f"shard {shard.digest[:12]} of version {record.ref.version} from {payload.base_version}")
+            except DAMAGE as error:
+                yield finding_of(catalog, error, f"shard {shard.digest[:12]} of version {record.ref.version} from {payload.base_version}")
+
+
+def _check_sizes(catalog: Catalog, payload: Payload) -> Iterator[Finding]:
+    """Readers take as many bytes as the payload says, so that a longer object does no harm; it is not what was published, though."""
+    for shard in payload.shards:
+        key = catalog.keys.shard(payload.writer, payload.target.version, payload.base_version, shard.digest)
+        with suppress(NotFound, Invalid):  # found out, and reported, by reading it
+            size = catalog.store.stat(key).size_bytes
+            if size > shard.nbytes:
+                yield Finding(
+                    "corrupt", key, f"shard {key!r} has {size} bytes instead of {shard.nbytes}", "restore it from a copy of the store"
+                )
 
 
 def _check_snapshot(frames: list[tuple[int, memoryview]], layout: Layout, table: DigestTable) -> None:
@@ -190,7 +213,7 @@ class _Comparison:
             if not path.is_file():
                 yield _missing(file.name)
                 return
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, _READ)
             try:
                 if os.fstat(fd).st_size != file.header.file_bytes or read_exactly(fd, len(file.header.raw)) != file.header.raw:
                     message = f"{file.name!r} has another size or header than the published file"
@@ -205,7 +228,10 @@ class _Comparison:
         for name in names:
             path = self._directory / name
             with named_errors(f"reading {str(path)!r}"):
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                if not path.is_file():
+                    yield Finding("corrupt", name, f"{name!r} is no regular file, or a link to nothing", "remove it: loaders would read it")
+                    continue
+                fd = os.open(path, _READ)
                 try:
                     size = os.fstat(fd).st_size
                     header = parse_header(read_exactly(fd, header_bytes(read_exactly(fd, PREFIX_BYTES), size, name)), size, name)

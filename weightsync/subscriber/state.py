@@ -50,6 +50,8 @@ def check_order(accepted: Accepted | None, head: Head) -> None:
         raise Corrupt(f"{where} went back from epoch {accepted.epoch} to {move.epoch}", remedy=remedy)
     if move.sequence - accepted.sequence > MAX_SEQUENCE_JUMP:
         raise Corrupt(f"{where} jumped from sequence {accepted.sequence} to {move.sequence}", remedy=remedy)
+    if move.previous is not None and move.previous.sequence == accepted.sequence and move.previous.digest != accepted.digest:
+        raise Corrupt(f"{where} follows another move {accepted.sequence} than was accepted", remedy=remedy)
 
 
 class AcceptedFile:
