@@ -5,6 +5,7 @@ are the field names below.
 """
 
 import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,8 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from weightsync.errors import Invalid, NotFound
+
+MAX_SETTINGS_BYTES = 1 << 20
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -29,6 +32,23 @@ def default_cache() -> Path:
 def default_config() -> Path:
     """`$XDG_CONFIG_HOME/weightsync/config.toml`."""
     return _xdg("XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def read_text(path: Path) -> str:
+    """A file of settings or keys, or a pipe that ends. Never waits for a writer of a FIFO, nor reads a device without end.
+
+    Raises `OSError`, `UnicodeDecodeError`; `Invalid` for what is neither or larger than 1 MiB.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise Invalid(f"{str(path)!r} is not a plain file", remedy="name a file")
+        os.set_blocking(fd, True)
+        data = file.read(MAX_SETTINGS_BYTES + 1)
+    if len(data) > MAX_SETTINGS_BYTES:
+        raise Invalid(f"{str(path)!r} has more than {MAX_SETTINGS_BYTES} bytes", remedy="name a file of settings or keys")
+    return data.decode("utf-8")
 
 
 class Settings(BaseSettings):
@@ -105,7 +125,7 @@ def load(**flags: object) -> Settings:
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**given)  # type: ignore[arg-type]  # pydantic checks the values
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"the settings file is not TOML: {error}", remedy="fix it, or name another with --config") from error
     except ValidationError as error:
         raise Invalid(_explain(error), remedy="fix the flag, the WEIGHTSYNC_* variable or the line in the settings file") from error

@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from weightsync.config import load
+from weightsync.config import MAX_SETTINGS_BYTES, load, read_text
 from weightsync.errors import Invalid, NotFound
 
 
@@ -73,3 +74,29 @@ def test_a_refused_value_is_not_repeated():
     with pytest.raises(Invalid) as caught:
         load(log_level="hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a=" + b"[" * 100_000])
+def test_a_settings_file_that_is_no_toml_is_named(home, content):
+    (home / "bad.toml").write_bytes(content)
+    with pytest.raises(Invalid, match="not TOML"):
+        load(config=home / "bad.toml")
+
+
+def test_key_files_are_read_without_waiting_and_without_end(home):
+    os.mkfifo(home / "fifo")
+    assert read_text(home / "fifo") == ""
+    for endless in ("/dev/zero", "/dev/urandom"):
+        with pytest.raises(Invalid, match="plain file"):
+            read_text(Path(endless))
+    (home / "huge").write_bytes(b"x" * (MAX_SETTINGS_BYTES + 1))
+    with pytest.raises(Invalid, match="more than"):
+        read_text(home / "huge")
+
+
+def test_a_key_may_come_through_a_pipe():
+    out, into = os.pipe()
+    os.write(into, b"secret")
+    os.close(into)
+    assert read_text(Path(f"/dev/fd/{out}")) == "secret"
+    os.close(out)

@@ -82,6 +82,15 @@ def entry(**changes):
     return json.dumps({"w": {"dtype": "BF16", "shape": [4, 8], "data_offsets": [0, 64], **changes}}).encode()
 
 
+def replaced(path, make):
+    path.unlink()
+    make(path)
+
+
+def dangling(path):
+    path.symlink_to("gone")
+
+
 BAD_DIRECTORIES = [
     ("missing shard", lambda p: (p / "model-00002-of-00003.safetensors").unlink(), NotFound, "model-00002-of-00003.safetensors"),
     ("extra in index", lambda p: index(p, lambda m: m.update(ghost="model-00001-of-00003.safetensors")), Invalid, "ghost"),
@@ -97,6 +106,9 @@ BAD_DIRECTORIES = [
     ("index without map", lambda p: (p / "model.safetensors.index.json").write_text("{}"), Invalid, "weight_map"),
     ("index twice", lambda p: (p / "b.safetensors.index.json").write_text("{}"), Invalid, "two indexes"),
     ("cut shard", lambda p: os.truncate(p / "model-00003-of-00003.safetensors", 2000), Corrupt, "model-00003-of-00003.safetensors"),
+    ("shard is a FIFO", lambda p: replaced(p / "model-00002-of-00003.safetensors", os.mkfifo), Invalid, "model-00002-of-00003.safetensors"),
+    ("index is a link to nothing", lambda p: replaced(p / "model.safetensors.index.json", dangling), Invalid, "index"),
+    ("without index, a shard is a link to nothing", lambda p: (p / "x.safetensors").symlink_to("gone"), Invalid, "x.safetensors"),
     ("names by case", lambda p: (p / "CONFIG.json").write_text("{}"), Invalid, "CONFIG.json"),
     ("hostile file name", lambda p: (p / "a\nb.json").write_text("{}"), Invalid, "a\\nb.json"),
 ]
@@ -115,6 +127,7 @@ BAD_FILES = [
     ("empty", b"", Corrupt, "too short"),
     ("header longer than the file", struct.pack("<Q", 1 << 40) + b"{}", Corrupt, "cut"),
     ("not json", struct.pack("<Q", 2) + b"{x", Corrupt, "header"),
+    ("no tensors", struct.pack("<Q", 2) + b"{}", Invalid, "no tensors"),
     (
         "name twice",
         b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}',
@@ -141,7 +154,7 @@ def test_a_bad_file_is_refused_by_name(tmp_path, text, error, culprit):
     with pytest.raises(error) as caught:
         open_checkpoint(tmp_path)
     assert culprit in str(caught.value)
-    assert "model.safetensors" in str(caught.value)
+    assert "model.safetensors" in str(caught.value) or "no tensors" in str(caught.value)
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path):
@@ -221,4 +234,13 @@ def test_special_values_are_only_bits(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(file_bytes({"all": ("BF16", (256, 256), lanes.tobytes())}))
     source = open_checkpoint(tmp_path)
     assert content(source)["all"] == lanes.tobytes()
+    source.close()
+
+
+def test_a_small_file_that_is_none_is_left_out_with_a_note(tmp_path):
+    path = write(tmp_path / "c", make())
+    dangling(path / "extra.json")
+    os.mkfifo(path / "pipe.json")
+    source = open_checkpoint(path)
+    assert [note.split()[0] for note in source.notes] == ["extra.json", "pipe.json"]
     source.close()

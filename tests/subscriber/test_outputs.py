@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -132,8 +133,29 @@ def test_keeping_none_is_refused(scene):
         DirectoryOutput(scene.out, keep=0)
 
 
-def test_a_damaged_book_is_named(scene):
+def test_a_version_directory_that_is_gone_is_written_again(scene):
+    output = DirectoryOutput(scene.out)
+    scene.go(output, 1)
+    shutil.rmtree(scene.out / "1")
+    assert output.version is None
+    output.deliver(scene.world.catalog, scene.subscriber._replica, scene.world.catalog.manifest_of(1))
+    assert tree(scene.out / "current") == tree(scene.paths[0])
+    output.close()
+
+
+BOOKS = [
+    ("another", lambda path: path.write_text("{}")),
+    ("infinite", lambda path: path.write_text('{"kept":[{"version":1e999,"manifest":""}],"making":null}')),
+    ("deep", lambda path: path.write_text("[" * 200_000)),
+    ("fifo", os.mkfifo),
+    ("endless", lambda path: path.symlink_to("/dev/zero")),
+    ("huge", lambda path: path.write_bytes(b" " * (1 << 21))),
+]
+
+
+@pytest.mark.parametrize("damage", [damage for _, damage in BOOKS], ids=[name for name, _ in BOOKS])
+def test_a_damaged_book_is_named(scene, damage):
     scene.out.mkdir()
-    (scene.out / ".weightsync").write_text("{}")
+    damage(scene.out / ".weightsync")
     with pytest.raises(Invalid, match=r"\.weightsync"):
         DirectoryOutput(scene.out)

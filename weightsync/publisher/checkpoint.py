@@ -71,6 +71,8 @@ def open_checkpoint(path: Path, chunking: Chunking | None = None) -> Checkpoint:
             stack.callback(inputs[name].close)
         headers = {name: read_header(file) for name, file in inputs.items()}
         check_index(listing, headers)
+        if not any(header.entries for header in headers.values()):
+            raise Invalid(f"{str(path)!r} holds no tensors", remedy="name a checkpoint that was written completely")
         checkpoint = _assemble(root, listing, inputs, headers, chunking or Chunking())
         stack.pop_all()
     return checkpoint

@@ -90,7 +90,10 @@ def _walk(directory: Path) -> tuple[dict[str, int], list[str]]:
     sizes: dict[str, int] = {}
     notes: list[str] = []
     for name, entry in _entries(directory, ""):
-        if entry.is_file():
+        is_file = entry.is_file()
+        if not is_file and name.endswith((SAFETENSORS, INDEX)):
+            raise Invalid(f"{str(directory / name)!r} is no regular file, or a link to nothing", remedy=_REMEDY)
+        if is_file:
             sizes[name] = entry.stat().st_size
         elif entry.is_dir():
             inner, holds_weights = _walk_below(Path(entry.path), name)
@@ -98,6 +101,8 @@ def _walk(directory: Path) -> tuple[dict[str, int], list[str]]:
                 notes.append(f"{name}/ holds weights of its own: left out")
             else:
                 sizes |= inner
+        else:
+            notes.append(f"{name} is no regular file, or a link to nothing: left out")
     return sizes, notes
 
 

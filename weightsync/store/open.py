@@ -19,13 +19,22 @@ def open_store(url: str, **settings: Any) -> ObjectStore:
 
     Opens nothing yet: a store that cannot be reached, or a directory that is not there, shows at the first operation. Raises `Invalid`.
     """
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise Invalid("a store URL must not contain credentials", remedy="put them into the environment or a profile")
+    parts = _split(url)
     opener = _OPENERS.get(parts.scheme)
     if opener is None or parts.fragment:
         raise Invalid(f"store {url!r} is of no known kind", remedy=_REMEDY)
     return opener(parts, settings)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # looked at by nobody else
+    except ValueError as error:
+        raise Invalid(f"store {url!r} is no URL: {error}", remedy=_REMEDY) from None
+    if parts.username is not None or parts.password is not None:
+        raise Invalid("a store URL must not contain credentials", remedy="put them into the environment or a profile")
+    return parts
 
 
 def _open_file(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
@@ -47,6 +56,9 @@ def _open_s3(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:
     query: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
     if not parts.netloc or not set(query) <= _S3_QUERY:
         raise Invalid(f"store {parts.geturl()!r} has no bucket, or settings other than {', '.join(sorted(_S3_QUERY))}", remedy=_REMEDY)
+    endpoint = _split(query.get("endpoint", "http://default"))
+    if endpoint.scheme not in ("http", "https") or not endpoint.hostname:
+        raise Invalid(f"S3 endpoint {query['endpoint']!r} cannot be used", remedy="write endpoint=http://host:port or https://host")
     from weightsync.store.s3 import S3Store  # noqa: PLC0415  boto3 takes a quarter of a second to import
 
     return S3Store(parts.netloc, unquote(parts.path.strip("/")), **query, **settings)

@@ -9,7 +9,7 @@ from weightsync.errors import Denied, Invalid, NoSpace, NotFound, Unavailable, W
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MISSING = {errno.ENOENT, errno.ENOTDIR}
-_MISNAMED = {errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
+_MISNAMED = {errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG}
 
 
 def from_os_error(error: OSError, doing: str) -> WeightsyncError:
@@ -22,7 +22,7 @@ def from_os_error(error: OSError, doing: str) -> WeightsyncError:
     if error.errno in _MISSING:
         return NotFound(message)
     if error.errno in _MISNAMED:
-        return Invalid(message, remedy="a store holds only plain files and directories, no symbolic links")
+        return Invalid(message, remedy="plain files and directories are wanted there, no symbolic links")
     return Unavailable(message, remedy="check the file system, then retry")
 
 

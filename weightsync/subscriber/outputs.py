@@ -15,15 +15,17 @@ import logging
 import os
 import re
 import shutil
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from weightsync.catalog import Catalog, VersionRecord
 from weightsync.clock import new_write_id
-from weightsync.errors import Conflict, Invalid
+from weightsync.errors import Conflict, Invalid, NotFound
 from weightsync.failpoints import failpoint
 from weightsync.format.refs import VersionRef
+from weightsync.replica.directory import read_exactly
 from weightsync.replica.replica import Replica
 from weightsync.replica.restore import restore
 from weightsync.store.oserrors import named_errors
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 CURRENT = "current"
 _BOOK = ".weightsync"
 _LOCK = ".lock"
+_MAX_BOOK_BYTES = 1 << 20
 _LEFT = re.compile(r"\.(trash|link|book)-[0-9a-f]{16}|\.[0-9]+\.restoring-[0-9a-f]{16}")
 
 
@@ -74,9 +77,10 @@ class DirectoryOutput:
 
     @property
     def version(self) -> VersionRef | None:
-        """What `current` names, if it is ours."""
+        """What `current` names, if it is ours and there."""
         name = self._current()
-        return next((ref for ref in self._book.kept if str(ref.version) == name), None)
+        held = next((ref for ref in self._book.kept if str(ref.version) == name), None)
+        return held if held and (self._directory / str(held.version)).is_dir() else None
 
     def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> None:
         """Writes the version that `replica` holds and switches to it. Raises `NoSpace`, `Denied`, `Invalid`; `current` stays then."""
@@ -169,13 +173,25 @@ class DirectoryOutput:
 
     def _read_book(self) -> _Book:
         try:
-            return _Book.parse((self._directory / _BOOK).read_text("utf-8"))
-        except FileNotFoundError:
+            return _Book.parse(self._read(_BOOK))
+        except NotFound:
             return _Book()
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise Invalid(
                 f"{str(self._directory / _BOOK)!r} cannot be read: {error!r}", remedy="remove it and the numbered directories beside it"
             ) from error
+
+    def _read(self, name: str) -> str:
+        path = self._directory / name
+        with named_errors(f"reading {str(path)!r}"):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)  # never waits for a FIFO
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BOOK_BYTES:
+                raise ValueError("it is no plain file, or a huge one")
+            return read_exactly(fd, found.st_size).decode("utf-8")
+        finally:
+            os.close(fd)
 
     def _write_book(self, book: _Book) -> None:
         temporary = self._directory / f".book-{new_write_id()}"

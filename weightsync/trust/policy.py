@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+from weightsync.config import read_text
 from weightsync.errors import Corrupt, Denied, Invalid
 from weightsync.format.envelope import Envelope, body_digest, seal
 from weightsync.format.keys import LATEST
@@ -88,7 +89,7 @@ def load_policy(trusted_file: Path | None, key_file: Path | None) -> Policy:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise Invalid(f"{path} cannot be read: {type(error).__name__}") from None
 
@@ -96,5 +97,5 @@ def _read_text(path: Path) -> str:
 def _read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(_read_text(path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Invalid(f"{path} is not TOML: {error}") from None

@@ -13,6 +13,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     NoCredentialsError,
+    ParamValidationError,
     PartialCredentialsError,
     ProxyConnectionError,
     SSLError,
@@ -91,6 +92,8 @@ def from_sdk(error: Exception, doing: str, *, write: bool, now_s: float) -> Weig
         return Denied(
             f"{doing}: no complete S3 credentials were found", remedy="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
         )
+    if isinstance(error, ParamValidationError):  # refused by the SDK itself: nothing was sent
+        return Invalid(f"{doing}: no bucket or object can have that name", remedy="check the store's URL")
     if isinstance(error, _NOT_SENT):
         return Unavailable(f"{doing}: no connection to the S3 server ({type(error).__name__})", remedy="check the endpoint and the network")
     if isinstance(error, ResponseParserError):
