@@ -10,7 +10,7 @@
 
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from blake3 import blake3
@@ -20,8 +20,10 @@ from weightsync.clock import SYSTEM, Clock
 from weightsync.config import Settings
 from weightsync.errors import Invalid
 from weightsync.format.keys import LATEST
+from weightsync.publisher.checkpoint import open_checkpoint
 from weightsync.publisher.commit import Settings as PublishSettings
 from weightsync.publisher.publisher import Publisher
+from weightsync.publisher.source import Chunking
 from weightsync.replica.cache import ObjectCache
 from weightsync.replica.fetch import ShardSource
 from weightsync.replica.past import PastLimits
@@ -92,6 +94,24 @@ def open_subscriber(
         )
         stack.pop_all()
     return subscriber
+
+
+def adopt_checkpoint(
+    settings: Settings, store: ObjectStore, checkpoint: Path, *, channel: str = LATEST, version: int | None = None, clock: Clock = SYSTEM
+) -> int:
+    """Makes the image of such a subscriber the version that `checkpoint` is, if it is one and nothing is held yet; its number, or 0.
+
+    Raises what `open_checkpoint` raises, `Conflict` while the subscriber runs, `NoSpace`, `Unavailable`.
+    """
+    with open_subscriber(settings, store, channel=channel, version=version, clock=clock) as subscriber:
+        if subscriber.version is not None:
+            return subscriber.version.version
+        layout = subscriber.expected_layout()
+        if layout is None:
+            return 0
+        with closing(open_checkpoint(checkpoint, Chunking.of(layout))) as source:
+            found = subscriber.adopt(source)
+    return found.version if found else 0
 
 
 def images(settings: Settings) -> Path:

@@ -10,6 +10,7 @@ from weightsync.publisher.commit import Settings
 from weightsync.publisher.publisher import Publisher
 from weightsync.publisher.source import Chunking
 from weightsync.replica.fetch import ShardSource
+from weightsync.replica.past import NOTHING_PAST, PastLimits
 from weightsync.replica.replica import Replica
 from weightsync.replica.restore import restore_version
 from weightsync.store.api import ObjectStore
@@ -37,9 +38,9 @@ class World:
         capability = "full" if isinstance(self.store, MemoryStore) and self.store.conditional == "full" else None
         return Catalog(self.store, "run", patience=QUICK, capability=capability)
 
-    def publisher(self, name: str = "trainer", settings: Settings = SMALL) -> Publisher:
+    def publisher(self, name: str = "trainer", settings: Settings = SMALL, past: PastLimits = NOTHING_PAST) -> Publisher:
         catalog = self.open_catalog()
-        replica = Replica(self.home / f"base-{name}", threads=1)
+        replica = Replica(self.home / f"base-{name}", threads=1, past=past)
         self._made.append(Publisher(catalog, replica, ShardSource(catalog), who=name, settings=settings))
         return self._made[-1]
 
@@ -49,10 +50,12 @@ class World:
         channel: str = "latest",
         outputs: tuple[Output, ...] = (),
         catalog: Catalog | None = None,
+        *,
         fixed: int | None = None,
+        past: PastLimits = NOTHING_PAST,
     ) -> Subscriber:
         catalog = catalog or self.open_catalog()
-        replica = Replica(self.home / f"image-{name}", threads=1)
+        replica = Replica(self.home / f"image-{name}", threads=1, past=past)
         accepted = AcceptedFile(self.home / f"accepted-{name}", "run", channel)
         self._made.append(Subscriber(catalog, replica, ShardSource(catalog), accepted, channel=channel, fixed=fixed, outputs=outputs))
         return self._made[-1]

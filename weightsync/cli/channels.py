@@ -16,6 +16,10 @@ Expected = Annotated[
 ]
 Who = Annotated[str | None, typer.Option("--who", metavar="NAME", help="Who moves it, for the record; default: user@host.")]
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="Why, for the record.")]
+Wait = Annotated[
+    float | None,
+    typer.Option("--wait", metavar="S", min=0, help="Report until all who follow the channel serve it, for at most S seconds (--server)."),
+]
 Plan = Annotated[bool, typer.Option("--plan", help="Write nothing; print the move as a MoveChannel request for a control plane.")]
 
 
@@ -29,10 +33,21 @@ def me() -> str:
 
 
 def move(
-    context: Context, *, channel: str, version: str, expected_sequence: int | None, who: str | None, why: str, plan: bool = False
-) -> None:
-    """Moves `channel` and says where it was and where it is; with `plan` only prints the move, for somebody else to make."""
-    from weightsync.cli import look
+    context: Context,
+    *,
+    channel: str,
+    version: str,
+    expected_sequence: int | None,
+    who: str | None,
+    why: str,
+    plan: bool = False,
+    wait: float | None = None,
+) -> int:
+    """Moves `channel` and says where it was and where it is; with `plan` only prints the move, for somebody else to make.
+
+    With `wait` it reports until those who follow the channel serve it, and returns 1 when they do not in time.
+    """
+    from weightsync.cli import fleet_wait, look
 
     catalog = context.catalog
     target = look.resolve(catalog, version)
@@ -40,11 +55,15 @@ def move(
         made = catalog.plan_move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
         record = base64.b64encode(made.envelope.data).decode()
         print(json.dumps({"run": context.run, "channel": channel, "record": record, "expected_sequence": made.expected_sequence}))
-        return
+        return 0
     before = catalog.head(channel)
     head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
     was = before.move.version if before else 0
     context.out.line(f"{channel}: {was or 'nothing'} -> {head.move.version}, sequence {head.move.sequence}")
+    fleet_wait.tell(context, channel)
+    served: dict[str, object] = {}
+    if wait is not None:
+        served = fleet_wait.until_served(context, channel, head.move.sequence, head.move.version, wait)
     context.out.document(
         {
             "channel": channel,
@@ -54,5 +73,7 @@ def move(
             "epoch": head.move.epoch,
             "who": head.move.who,
             "why": head.move.why,
+            **served,
         }
     )
+    return 1 if served.get("complete") is False else 0

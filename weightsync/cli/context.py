@@ -150,6 +150,12 @@ class Context:
         finally:
             subscriber.close()
 
+    def adopt(self, checkpoint: Path, *, channel: str, version: int | None) -> int:
+        """Makes that subscriber's image the version that a checkpoint on this host is; its number, or 0 for none."""
+        from weightsync.wiring import adopt_checkpoint
+
+        return adopt_checkpoint(self.settings, self.store, checkpoint, channel=channel, version=version)
+
     def __enter__(self) -> Self:
         return self
 

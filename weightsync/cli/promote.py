@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from weightsync.cli.channels import Channel, Expected, Plan, Who, Why, move
+from weightsync.cli.channels import Channel, Expected, Plan, Wait, Who, Why, move
 from weightsync.cli.context import Context
-from weightsync.cli.options import KEY, RUN, STORE, TRUST, verb
+from weightsync.cli.options import KEY, RUN, SERVER, STORE, TRUST, verb
 
 
-@verb(STORE, RUN, TRUST, KEY)
+@verb(STORE, RUN, TRUST, KEY, *SERVER)
 def promote(
     context: Context,
     *,
@@ -19,7 +19,8 @@ def promote(
     who: Who = None,
     why: Why = "",
     plan: Plan = False,
-) -> None:
+    wait: Wait = None,
+) -> int:
     """Points a channel to a version.
 
     Those who follow the channel go there. The channel is made if it does not exist.
@@ -30,4 +31,4 @@ def promote(
       2. Serve what the canary serves
            weightsync promote canary --channel serving --store s3://bucket/models --run tuning
     """
-    move(context, channel=channel, version=version, expected_sequence=expected_sequence, who=who, why=why, plan=plan)
+    return move(context, channel=channel, version=version, expected_sequence=expected_sequence, who=who, why=why, plan=plan, wait=wait)

@@ -12,6 +12,7 @@ from weightsync.cli.options import CACHE, KEY, LOG_FORMAT, METRICS, POLL, RUN, S
 from weightsync.errors import Invalid, WeightsyncError
 
 if TYPE_CHECKING:
+    from weightsync.publisher.publisher import Publisher
     from weightsync.publisher.result import Published
 
 
@@ -32,6 +33,13 @@ def publish(
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="A remark to keep with the version.")] = "",
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name of the model, for a new run.")] = "",
     who: Who = None,
+    parent: Annotated[
+        int | None, typer.Option("--parent", metavar="N", min=1, help="The version that it grows from; default: the newest, or --base.")
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", metavar="DIR", help="A checkpoint on this host that may be a published version: it saves a download."),
+    ] = None,
     single_writer: Annotated[
         bool, typer.Option("--single-writer", help="For stores without conditional writes: you vouch that nobody else publishes.")
     ] = False,
@@ -51,11 +59,15 @@ def publish(
            weightsync publish ./step-100 --store file:///data/store --run tuning --json
       4. As a service
            weightsync publish --watch ./checkpoints --server cp:7443 --metrics 9100 --log-format json --json
+      5. After training went back to step 100, on a new machine: go on from its version, with nothing to download
+           weightsync publish ./step-101 --base ./step-100 --store s3://bucket/models --run tuning
     """
     if watch is None and checkpoint is None:
         watch = context.settings.watch
     if (checkpoint is None) == (watch is None):
         raise Invalid("give a checkpoint or --watch DIR, one of them", remedy="weightsync publish CKPT, or weightsync publish --watch DIR")
+    if watch is not None and (parent is not None or base is not None):
+        raise Invalid("--parent and --base are for one checkpoint, --watch takes many", remedy="publish the first one on its own")
     if watch is not None and step is not None:
         raise Invalid("--step names one checkpoint, --watch takes many", remedy="leave --step out: steps come from the names")
     if watch is not None:
@@ -66,10 +78,23 @@ def publish(
         from weightsync.publisher.watch import step_of
 
         with context.publisher(who=who or me(), model=model, single_writer=single_writer) as publisher:
+            _go_back(context, publisher, parent, base)
             with context.out.busy(f"publishing {checkpoint}"):
                 published = publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note)
             report(context, published)
             _notify(context)
+            with context.out.busy("folding"):
+                publisher.settle()
+
+
+def _go_back(context: Context, publisher: "Publisher", parent: int | None, base: Path | None) -> None:
+    if parent is not None:
+        publisher.fork(parent)
+    if base is None:
+        return
+    with context.out.busy(f"comparing {base} with what was published"):
+        found = publisher.adopt(base)
+    context.out.note(f"{base} is version {found}" if found else f"note: {base} is not {parent or 'any version that was published'}")
 
 
 def _notify(context: Context) -> None:

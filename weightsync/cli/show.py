@@ -21,8 +21,12 @@ def show(
     *,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="A number, or a channel for where it points.")] = "latest",
     tensors: Annotated[bool, typer.Option("--tensors", help="List the tensors too.")] = False,
+    path: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--path", metavar="FROM TO", help="Show what leads from one version (or `nothing`) to another, and its bytes."),
+    ] = None,
 ) -> None:
-    """Shows one version in full.
+    """Shows one version in full, or the way between two.
 
     Its manifest, the payloads that lead to it, its files and their sizes, its parent.
 
@@ -31,7 +35,14 @@ def show(
            weightsync show --store file:///data/store --run tuning
       2. Version 7 with all its tensors, for a script
            weightsync show 7 --store file:///data/store --run tuning --tensors --json
+      3. What a host that holds version 3 would download
+           weightsync show --path 3 latest --store file:///data/store --run tuning
     """
+    if path is not None:
+        from weightsync.cli import show_path
+
+        show_path.run(context, *path)
+        return
     from weightsync.cli import look
 
     catalog = context.catalog

@@ -29,6 +29,10 @@ def subscribe(
         typer.Option("--out", metavar="DIR", help="Write each version as DIR/<N>/ and point DIR/current to it. [WEIGHTSYNC_OUT]"),
     ] = None,
     keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=1, help="With --out: versions to keep in DIR; default 2.")] = None,
+    adopt: Annotated[
+        Path | None,
+        typer.Option("--adopt", metavar="CKPT", help="A checkpoint on this host that may be a published version: it saves a download."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Get the channel's version and end.")] = False,
 ) -> None:
     """Follows a channel and keeps a verified copy of its version.
@@ -54,6 +58,8 @@ def subscribe(
         raise Invalid("a channel and a version were given", remedy="give one of them")
     channel = channel or settings.channel
     out, keep = out or settings.out, keep or settings.keep
+    if adopt is not None:
+        _adopt(context, channel, version, adopt)
     if once:
         with (
             context.out.progress(channel) as advance,
@@ -91,6 +97,12 @@ def _follow(context: Context, channel: str, version: int | None, out: Path | Non
         Follower(process, subscriber, follow, plane=plane, on_step=lambda step: _report(context, step, out), limits=limits).run()
         held = subscriber.version
     context.out.note(f"stopped; version {held.version if held else 'none'} is held")
+
+
+def _adopt(context: Context, channel: str, version: int | None, checkpoint: Path) -> None:
+    with context.out.busy(f"comparing {checkpoint} with what was published"):
+        found = context.adopt(checkpoint, channel=channel, version=version)
+    context.out.note(f"{checkpoint} is version {found}" if found else f"note: {checkpoint} is no version that was published")
 
 
 def _host_name() -> str:

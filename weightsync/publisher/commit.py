@@ -15,6 +15,7 @@ from weightsync.format.layout import describe_difference
 from weightsync.format.refs import Ref
 from weightsync.format.root import root_digest
 from weightsync.format.versions import Form, Shard
+from weightsync.publisher.additions import AdditionSettings
 from weightsync.publisher.diff import Base, Differ
 from weightsync.publisher.pack import SHARD_BYTES, pack
 from weightsync.publisher.result import Published
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 class Settings:
     """`threads` that read and encode (None: one per processor). `expires_s`: how long a head is fresh (None: for ever).
 
-    `patience`: how long the upload of one object is tried.
+    `patience`: how long the upload of one object is tried. `additions`: folds and snapshots made beside.
     """
 
     threads: int | None = None
@@ -40,6 +41,7 @@ class Settings:
     chunking: Chunking = field(default_factory=Chunking)
     expires_s: float | None = None
     patience: RetryPolicy = DEFAULT
+    additions: AdditionSettings = field(default_factory=AdditionSettings)
 
     @property
     def workers(self) -> int:

@@ -6,9 +6,13 @@
 The base is the committed version, proven by its leaves: from the local replica if it holds that version, else rebuilt from the store. The
 frames that are uploaded are applied to it as they are made (so every chunk was rebuilt and compared before a reader sees it), under an
 undo journal, and it counts as the new base only after the head has moved. Whatever fails before that changes nothing.
+
+A trainer that goes back to an older step says from which version it goes on (`fork`): the next one is a delta on that. A checkpoint that
+lies on this host and is that version saves the download (`adopt`). Folds and snapshots are made beside, see `additions`.
 """
 
 import logging
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +23,12 @@ from weightsync.errors import AlreadyExists, Compacted, Corrupt, Fenced, NotFoun
 from weightsync.failpoints import failpoint
 from weightsync.format.keys import LATEST
 from weightsync.format.layout import Layout
+from weightsync.publisher.additions import Additions, Committed
 from weightsync.publisher.checkpoint import open_checkpoint
 from weightsync.publisher.commit import Attempt, Phases, Settings, Task
 from weightsync.publisher.result import Published
 from weightsync.publisher.source import Chunking, Source
+from weightsync.replica.adopt import adopt
 from weightsync.replica.fetch import MissingShard, ShardSource
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import update
@@ -48,6 +54,8 @@ class Publisher:
         self._known: set[str] = set()  # digests of files that the store has
         self._fenced: Fenced | None = None
         self._base_lost = ""
+        self._fork: VersionRecord | None = None  # what the next version grows from, where that is not the newest
+        self.additions = Additions(catalog, replica, self._settings.additions, shard_bytes=self._settings.shard_bytes, clock=catalog.clock)
 
     @property
     def layout(self) -> Layout | None:
@@ -61,7 +69,7 @@ class Publisher:
 
     @property
     def version(self) -> int:
-        """The version committed last, as far as this publisher knows; 0 before the first."""
+        """The version that the next one grows from: the one committed last, as far as this publisher knows; 0 before the first."""
         return self._parent.ref.version if self._parent else 0
 
     @property
@@ -74,11 +82,46 @@ class Publisher:
 
         `publish` does this when it was not done. Raises what the catalog and the replica raise.
         """
-        self._ready()
+        with self.additions.gate.publishing():
+            self._ready()
         return self.version
+
+    def fork(self, version: int) -> None:
+        """The next version grows from the committed `version`, not from the newest. Raises `NotFound`, `Compacted`."""
+        record = self._catalog.manifest_of(version)
+        self._catalog.check_kept(version)
+        self._fork = record
+
+    def adopt(self, path: Path) -> int:
+        """Takes a checkpoint on this host as the base if it is a committed version, from which the next one grows; its number, or 0.
+
+        After `fork` it must be that version. Raises what `open_checkpoint` raises, `NoSpace`, `Unavailable`.
+        """
+        head = self._catalog.head(LATEST)
+        if head is None or head.version is None:
+            return 0
+        newest = self._catalog.manifest_of(head.version.version, head.version.manifest)
+        wanted = self._fork or newest
+        with (
+            self.additions.gate.publishing(),
+            closing(open_checkpoint(path, Chunking.of(self._catalog.layout(wanted.manifest.layout)))) as source,
+        ):
+            found = adopt(self._replica, self._catalog, source, wanted=wanted, only=self._fork is not None)
+        if found is None:
+            return 0
+        self._fork = found if found.ref != newest.ref else None
+        return found.ref.version
+
+    def settle(self, timeout_s: float | None = None) -> bool:
+        """Waits until the folds and snapshots that are due are made, or were given up; False when that takes longer than `timeout_s`."""
+        return self.additions.settle(timeout_s)
 
     def publish_checkpoint(self, path: Path, *, step: int | None = None, note: str = "", snapshot: bool = False) -> Published:
         """Publishes a Hugging Face directory or a safetensors file. Errors: see `open_checkpoint` and `publish`."""
+        with self.additions.gate.publishing():
+            return self._publish_checkpoint(path, step, note, snapshot=snapshot)
+
+    def _publish_checkpoint(self, path: Path, step: int | None, note: str, *, snapshot: bool) -> Published:
         phases = Phases(self._catalog.clock)
         source = open_checkpoint(path, self.chunking)  # before any claim: a bad input must not stop the publisher that is at work
         try:
@@ -99,10 +142,12 @@ class Publisher:
         `Unavailable` and its kin when store or disk fail, `Invalid` when the input changed while it was read. After any of them the base
         and the committed version are what they were, and publishing may be tried again; `OutcomeUnknown` leaves open which version it is.
         """
-        return self._guarded(source, step, note, snapshot=snapshot, phases=Phases(self._catalog.clock))
+        with self.additions.gate.publishing():
+            return self._guarded(source, step, note, snapshot=snapshot, phases=Phases(self._catalog.clock))
 
     def close(self) -> None:
-        """Releases the replica."""
+        """Releases the replica. Folds and snapshots that are not made yet are dropped (see `settle`)."""
+        self.additions.close()
         self._replica.close()
 
     def __enter__(self) -> Self:
@@ -145,9 +190,17 @@ class Publisher:
                 attempt.abort()
                 raise
             self._parent = attempt.promote()
+            self._fork = None
             self._known.update((self._parent.manifest.files.digest, *(ref.digest for ref, _ in task.source.objects)))
-            return attempt.result([self._base_lost] if self._base_lost else [])
+            result = attempt.result([self._base_lost] if self._base_lost else [])
+            self._committed(self._parent, result, task.claim.writer)
+            return result
         raise Unavailable(f"{MAX_ATTEMPTS} version numbers in a row were taken by others", remedy="look for another publisher of this run")
+
+    def _committed(self, record: VersionRecord, result: Published, writer: str) -> None:
+        self._replica.remember()
+        ancestors = self._replica.past.ancestors(record.ref)
+        self.additions.committed(Committed(record, result.form, result.payload_bytes, ancestors, writer))
 
     def _ready(self, *, rebuild: bool = True) -> Claim:
         if self._fenced is not None:
@@ -160,8 +213,10 @@ class Publisher:
         else:
             self._claim = self._refreshed(self._claim)
         ref = self._claim.head.version
+        if self._fork is not None:
+            ref = self._fork.ref
         if ref is not None and (self._parent is None or self._parent.ref != ref):
-            self._parent = self._catalog.manifest_of(ref.version, ref.manifest)
+            self._parent = self._fork or self._catalog.manifest_of(ref.version, ref.manifest)
             table = self._catalog.file_table(self._parent.manifest.files)
             self._known = {self._parent.manifest.files.digest, *(file.ref.digest for file in (*table.small, *table.tensors))}
         if self._parent is not None:

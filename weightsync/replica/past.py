@@ -199,6 +199,15 @@ class Past:
             raise Corrupt(f"version {end.version} is not kept beside the image")
         return found
 
+    def ancestors(self, version: VersionRef) -> tuple[VersionRef, ...]:
+        """Versions that came before one another, newest first, as far as they are kept."""
+        before = {pair.newer.version: pair.older.version for pair in self._pairs}
+        found: list[VersionRef] = []
+        while version in before and before[version] not in found:
+            version = before[version]
+            found.append(version)
+        return tuple(found)
+
     def end(self, version: VersionRef) -> End:
         """What is known of a version in reach."""
         for pair in reversed(self._pairs):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from weightsync.codec import gather
 from weightsync.format.layout import Layout
-from weightsync.replica.flips import Flip, Packed, difference, pack
+from weightsync.replica.flips import Flip, Packed, difference, flip_over, lanes_of, pack
 from weightsync.replica.image import Image
 from weightsync.replica.journal import Journal, Record
 from weightsync.replica.parallel import BATCH_CHUNKS, Workers, batches
@@ -46,6 +46,18 @@ def go_back(transition: Transition, pairs: list[Pair], workers: Workers) -> None
 
     for _ in workers.map(work, batches(layout)):
         pass
+
+
+def chunk_at(image: Image, pairs: list[Pair], number: int) -> memoryview:
+    """A copy of a chunk as it is in the version that `pairs` lead to from the image's. Raises `Corrupt`."""
+    chunk, layout = image.layout.chunks[number], image.layout
+    data = bytearray(image.chunk(number))
+    lanes = lanes_of(data, layout.tensors[chunk.tensor].dtype.lane_bytes)
+    for pair in pairs:
+        flip = pair.flip(layout, number)
+        if flip is not None:
+            flip_over(lanes, flip)
+    return memoryview(data)
 
 
 def _flip(journal: Journal, records: list[Record], image: Image, layout: Layout, number: int) -> Flip | None:

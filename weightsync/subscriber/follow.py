@@ -20,7 +20,9 @@ from weightsync.clock import jitter
 from weightsync.errors import Corrupt, NotFound, Unavailable, WeightsyncError
 from weightsync.failpoints import failpoint
 from weightsync.format.keys import LATEST
+from weightsync.format.layout import Layout
 from weightsync.format.refs import VersionRef
+from weightsync.replica.adopt import Readable, adopt
 from weightsync.replica.fetch import ShardSource
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, Update, update
@@ -135,6 +137,22 @@ class Subscriber:
         self.error = None
         return step
 
+    def adopt(self, source: Readable) -> VersionRef | None:
+        """Takes a checkpoint on this host instead of a download, if it is a committed version. Raises as `replica.adopt`."""
+        found = adopt(self._replica, self._catalog, source, wanted=self._wanted())
+        return found.ref if found else None
+
+    def expected_layout(self) -> Layout | None:
+        """How the version that is to be served is cut; None while there is none."""
+        wanted = self._wanted()
+        return self._catalog.layout(wanted.manifest.layout) if wanted else None
+
+    def _wanted(self) -> VersionRecord | None:
+        if self._fixed is not None:
+            return self._fixed_record(self._fixed)
+        head = self._look()
+        return self._describe(head.version) if head and head.version else None
+
     def once(self) -> Step:
         """As `step`, for who will not come back: raises `NotFound` when there is no version, `Unavailable` when the head has expired."""
         step = self.step()
@@ -209,6 +227,7 @@ class Subscriber:
         done = self._bring(record)
         delivered = self._deliver(record)
         self.served = record.ref
+        self._replica.remember()
         return Step(self.version, sequence, stale=False, update=done, delivered=delivered)
 
     def _fixed_record(self, version: int) -> VersionRecord:
