@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstring>
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "lanes and bit strings are read as the processor's own integers");
+
 namespace weightsync {
 
 struct Spec {
