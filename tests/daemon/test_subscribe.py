@@ -227,3 +227,14 @@ def test_a_store_that_is_away_is_asked_hardly_less_often_than_before(world):
     world.subscriber().run(Stop(), interval_s=0.5)
     world.store.set_faults(Faults())
     assert max(waits) <= 4.5  # when the store is back nobody sleeps on for long
+
+
+def test_what_was_seen_is_no_news(world):
+    Publishing(world).next()
+    with Process("subscriber", metrics=names.SUBSCRIBER) as process:
+        follower = Follower(process, world.subscriber(), settings())
+        follower._went(world.subscriber("other").step())
+        follower._hinted(2)  # the claim and the first version: what the step has seen
+        assert not process.bell.wait(0)
+        follower._hinted(3)
+        assert process.bell.wait(60)
