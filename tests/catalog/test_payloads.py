@@ -64,7 +64,7 @@ def test_a_payload_that_is_not_visible_yet_is_waited_for(world):
     world.publish(1)
     record = world.record(1)
     world.delete("versions/1/payloads/0-1")
-    with pytest.raises(Unavailable, match="payload from 0"):
+    with pytest.raises(Unavailable, match="versions/1/payloads/0-1"):
         world.catalog().payloads(record)
 
 

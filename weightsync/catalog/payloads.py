@@ -28,12 +28,13 @@ class Payloads:
     def one(self, record: VersionRecord, base: int, writer: str) -> Payload:
         """One payload of `record`. Raises `Corrupt` when it does not fit, `Compacted`, `Unavailable` when it is not visible."""
         version = record.ref.version
+        key = self._ctx.keys.payload(version, base, writer)
         try:
-            payload = read_payload(self._ctx, self._ctx.keys.payload(version, base, writer))
+            payload = read_payload(self._ctx, key)
         except NotFound:
-            raise missing(self._ctx, version, f"the payload from {base}", payload_name(version, base, writer)) from None
+            raise missing(self._ctx, version, f"the payload {key!r}", payload_name(version, base, writer)) from None
         if not self._fits(payload, record):
-            raise Corrupt(f"the payload of version {version} from {base} by {writer!r} names other manifests than the committed ones")
+            raise Corrupt(f"the payload {self._ctx.name(key)} of version {version} names other manifests than the committed ones")
         return payload
 
     def all(self, record: VersionRecord) -> list[Payload]:

@@ -122,7 +122,7 @@ class Reader:
         try:
             return read_manifest(self._ctx, ref)
         except NotFound:
-            raise missing(self._ctx, ref.version, "the manifest") from None
+            raise missing(self._ctx, ref.version, f"the manifest {self._ctx.keys.manifest(ref.version)!r}") from None
 
     def layout(self, ref: Ref) -> Layout:
         """A table of tensors; the last few are kept."""
@@ -144,7 +144,7 @@ class Reader:
         try:
             data = fetch_object(self._ctx, key, manifest.digests, MAX_DIGESTS_BYTES)
         except NotFound:
-            raise missing(self._ctx, manifest.version, "the table of leaves") from None
+            raise missing(self._ctx, manifest.version, f"the table of leaves {key!r}") from None
         with naming(self._ctx, key):
             return DigestTable.parse(layout, data, manifest.root)
 

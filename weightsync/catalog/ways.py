@@ -109,11 +109,12 @@ class Ways:
 
     def _payload(self, place: tuple[int, Key]) -> Found:
         version, (base, writer) = place
+        key = self._ctx.keys.payload(version, base, writer)
         try:
-            return read_payload(self._ctx, self._ctx.keys.payload(version, base, writer))
+            return read_payload(self._ctx, key)
         except NotFound:
             try:
-                return missing(self._ctx, version, f"the payload from {base}", payload_name(version, base, writer))
+                return missing(self._ctx, version, f"the payload {key!r}", payload_name(version, base, writer))
             except WeightsyncError as error:
                 return error
         except WeightsyncError as error:
