@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,10 +69,13 @@ def _is_free(port: int) -> bool:
 
 
 @contextmanager
-def seaweedfs(directory: Path, *, bucket: str = "weightsync") -> Iterator[S3Server]:
-    """A SeaweedFS that keeps its data in `directory`, killed at the end. Raises `NotFound`, `Unavailable` when it does not start."""
+def seaweedfs(directory: Path, *, bucket: str = "weightsync", address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3Server]:
+    """A SeaweedFS that keeps its data in `directory`, killed at the end. Raises `NotFound`, `Unavailable` when it does not start.
+
+    `prefix`: a command that runs another one, such as in a network namespace that has `address`.
+    """
     ports = free_ports(len(_PORTS))
-    command = [find_program("weed"), "mini", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={bucket}"]
+    command = [*prefix, find_program("weed"), "mini", f"-dir={directory}", f"-ip={address}", f"-ip.bind={address}", f"-bucket={bucket}"]
     command += [f"-{name}={port}" for name, port in zip(_PORTS, ports, strict=True)]
     command += ["-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
     environment = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
@@ -81,7 +84,7 @@ def seaweedfs(directory: Path, *, bucket: str = "weightsync") -> Iterator[S3Serv
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **environment}, cwd=directory
         )
-    server = S3Server(f"http://127.0.0.1:{ports[0]}", bucket, environment, process)
+    server = S3Server(f"http://{address}:{ports[0]}", bucket, environment, process)
     try:
         wait_until_up(server.endpoint, process, log)
         yield server
