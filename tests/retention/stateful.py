@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
@@ -53,7 +53,7 @@ class Run(RuleBasedStateMachine):
         self.leases: dict[int, float] = {}
         self.sequences = {"latest": 0, "serving": 0}
         self.highest = 0
-        self.names = 0
+        self.names = self.steps = 0
         self.bench.publish(1)
 
     def teardown(self) -> None:
@@ -158,6 +158,13 @@ class Run(RuleBasedStateMachine):
         COUNTS["condemned"] += len(done.condemned)
         COUNTS["snapshots"] += done.snapshot is not None
 
+    @rule(count=st.integers(2, 4), keep=st.integers(1, 2), snapshots=st.booleans())
+    def go_on_and_collect(self, count: int, keep: int, snapshots: bool) -> None:
+        """What happens most in a long run."""
+        for _ in range(count):
+            self._commit(lambda: self._publish(False))
+        self.collect(keep, 0, snapshots)
+
     @rule(keep=st.integers(1, 3), skip=st.integers(0, 25), after=st.booleans())
     def collect_and_die(self, keep: int, skip: int, after: bool) -> None:
         self.bench.store.inject(Fault.CRASH_AFTER if after else Fault.CRASH_BEFORE, skip=skip)
@@ -167,6 +174,7 @@ class Run(RuleBasedStateMachine):
             COUNTS["killed"] += 1
         self.bench.store._chooser.planned.clear()
 
+    @precondition(lambda self: self.steps % 3 == 0)
     @rule(pick=PICK)
     def copy_and_lose(self, pick: int) -> None:
         """Everything to another store; then an object here is lost, and comes back from there."""
@@ -256,7 +264,8 @@ class Run(RuleBasedStateMachine):
         for replica, version, _ in self.replicas:
             if version:
                 assert bytes(replica.image.data) == self.bench.world.image(version), "another state is served"
-        if COUNTS["steps"] % 5 == 0:
+        self.steps += 1
+        if self.steps % 5 == 0:
             self._rebuild(state)
 
     def _sequence(self, channel: str) -> int:
@@ -266,12 +275,12 @@ class Run(RuleBasedStateMachine):
     def _rebuild(self, state: alive.State) -> None:
         """One of the versions that may be asked for, from the store alone."""
         stand = [version for version in state.committed if not state.hit(version)]
-        version = random.Random(COUNTS["steps"]).choice(stand)
+        version = random.Random(self.steps).choice(stand)
         assert self.bench.is_whole(version), f"version {version} is another"
         COUNTS["rebuilt"] += 1
 
 
-def run(examples: int, steps: int, *, derandomize: bool = False) -> dict[str, int]:
+def run(examples: int, steps: int, *, derandomize: bool = False, shrink: bool = True) -> dict[str, int]:
     """Runs the machine; what went on."""
     COUNTS.clear()
     chosen = settings(
@@ -282,6 +291,7 @@ def run(examples: int, steps: int, *, derandomize: bool = False) -> dict[str, in
         database=None,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
+        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
     )
     run_state_machine_as_test(Run, settings=chosen)
     return dict(sorted(COUNTS.items()))
