@@ -122,6 +122,40 @@ def test_an_error_reaches_its_call_and_the_next_state_goes_out(world):
     assert len(world.versions()) == 2
 
 
+def failing(world):
+    for _ in range(60):
+        world.store.inject(Fault.UNAVAILABLE, operation="create", key="/digests/")
+
+
+def test_a_loop_that_asks_for_no_result_is_told_when_its_last_state_did_not_get_out(world, caplog):
+    failing(world)
+    with pytest.raises(Unavailable), LivePublisher(world.publisher()) as live:
+        live.publish(1, tensors(1))
+    assert "step 1 was not published" in caplog.text
+
+
+def test_an_error_that_was_told_or_made_up_for_is_not_raised_again(world, caplog):
+    with LivePublisher(world.publisher()) as live:
+        failing(world)
+        lost = live.publish(1, tensors(1))
+        lost._future.exception(WAIT_S)  # without asking for the result
+        world.store._chooser.planned.clear()
+        live.publish(2, tensors(2))
+    assert "step 1 was not published" in caplog.text
+    assert len(world.versions()) == 1
+
+
+def test_the_error_of_the_loop_itself_comes_first(world):
+    def loop():
+        with LivePublisher(world.publisher()) as live:
+            live.publish(1, tensors(1))
+            raise KeyError("the loop")
+
+    failing(world)
+    with pytest.raises(KeyError, match="the loop"):
+        loop()
+
+
 def test_closing_sends_what_waits(world):
     publisher = world.publisher()
     gate = Gate(publisher)

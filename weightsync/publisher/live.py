@@ -5,10 +5,14 @@
         ...
         pending.result()                                     # the committed version, or the error
 
+A state that could not be published is warned about in the log, whether or not anyone asks for its result, and the next state carries its
+changes. Leaving the block raises what kept the newest state from being published, unless its `result` has told.
+
 Memory beside the base: the state in flight and at most one that waits. When training is faster than publishing, the newest state takes
 the place of the one that waits; nothing is lost, since a delta is always made against what was committed last.
 """
 
+import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -24,6 +28,8 @@ from weightsync.publisher.publisher import Publisher
 from weightsync.publisher.result import Published
 from weightsync.publisher.state_dict import Plan, Staged, plan_tensors, stage
 
+logger = logging.getLogger(__name__)
+
 
 class Pending:
     """One call of `publish`."""
@@ -31,6 +37,7 @@ class Pending:
     def __init__(self, step: int | None) -> None:
         self.step = step
         self.superseded = False  # a newer state took its place before it was sent; that one's version contains its changes
+        self.asked = False  # somebody has called `result`, and so learns of an error
         self._future: Future[Published] = Future()
 
     @property
@@ -43,6 +50,7 @@ class Pending:
 
         After `superseded` it is the version of the newer state (see its `step`).
         """
+        self.asked = True
         return self._future.result(timeout_s)
 
     def _resolve(self, result: Published | BaseException) -> None:
@@ -75,6 +83,7 @@ class LivePublisher:
         self._free: list[NDArray[np.uint8]] = []
         self._closed = False
         self._stopped: WeightsyncError | None = None
+        self._failed: tuple[BaseException, list[Pending]] | None = None  # what the newest state failed with, and its calls
         self._thread = threading.Thread(target=self._run, name="weightsync-publish", daemon=True)
         self._thread.start()
 
@@ -102,7 +111,7 @@ class LivePublisher:
             return pending
 
     def close(self) -> None:
-        """Sends what waits, then ends the thread and closes the publisher. A second time is fine."""
+        """Sends what waits, then ends the thread and closes the publisher. A second time is fine. Errors are in the results."""
         with self._entry, self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -114,6 +123,10 @@ class LivePublisher:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+        if kind is None and self._failed is not None:
+            failure, pendings = self._failed
+            if not any(pending.asked for pending in pendings):
+                raise failure
 
     def _check_open(self) -> None:
         with self._changed:
@@ -151,6 +164,7 @@ class LivePublisher:
             if job is None:
                 return
             result = self._publish(job)
+            self._failed = None if isinstance(result, Published) else (result, job.pendings)
             job.resolve(result)
             with self._changed:
                 self._free = [job.buffer]
@@ -162,6 +176,7 @@ class LivePublisher:
         try:
             return self._publisher.publish(job.staged, step=job.step)
         except BaseException as error:  # noqa: BLE001  top of a thread: whatever it is belongs to who waits for the result
+            logger.warning("step %s was not published: %s", "(none)" if job.step is None else job.step, error)
             return error
 
     def _stop(self, error: WeightsyncError) -> None:
