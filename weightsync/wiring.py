@@ -18,7 +18,7 @@ from blake3 import blake3
 from weightsync.catalog import Catalog
 from weightsync.clock import SYSTEM, Clock
 from weightsync.config import Settings
-from weightsync.errors import Invalid
+from weightsync.errors import Conflict, Invalid
 from weightsync.format.keys import LATEST
 from weightsync.publisher.checkpoint import open_checkpoint
 from weightsync.publisher.commit import Settings as PublishSettings
@@ -59,7 +59,12 @@ def open_publisher(
 ) -> Publisher:
     """A publisher whose base lies in the cache. It has not claimed the run yet. Raises `Conflict` while another one uses the base."""
     catalog = open_catalog(settings, store, single_writer=single_writer, clock=clock)
-    replica = Replica(settings.cache / "publisher" / _name(settings, store, "publisher"), past=PastLimits(), clock=clock)
+    try:
+        replica = Replica(settings.cache / "publisher" / _name(settings, store, "publisher"), past=PastLimits(), clock=clock)
+    except Conflict as error:  # another directory would not help: the newer publisher would fence the one that runs
+        raise Conflict(
+            f"run {settings.run!r} is being published on this host: {error.message}", remedy="stop that publisher first"
+        ) from error
     return Publisher(catalog, replica, ShardSource(catalog), who=who, model=model, settings=publish)
 
 

@@ -101,6 +101,40 @@ def test_a_fenced_watcher_ends(cli, tmp_path):
         assert json.loads(out.splitlines()[-1])["error"]["kind"] == "fenced"
 
 
+def test_a_subscriber_that_cannot_write_its_first_version_does_not_say_that_it_serves_it(cli, shared, tmp_path):
+    (tmp_path / "out" / "4").mkdir(parents=True)
+    (tmp_path / "out" / "4" / "mine").write_text("")
+    with daemon(
+        cli, "subscribe", *shared.at, "--out", tmp_path / "out", "--cache", tmp_path / "b", "--poll-s", 0.05, "--json"
+    ) as subscriber:
+        line = next(iter(subscriber.process.stderr or ()))
+        while "was not written by this command" not in line:
+            line = next(iter(subscriber.process.stderr or ()))
+        assert "nothing is served yet" in line
+        code, err = subscriber.stop()
+    assert (code, "no version was served" in err) == (0, True)
+
+
+def test_a_watch_says_which_checkpoints_count_as_published(cli, shared, tmp_path):
+    shutil.copytree(shared.path, tmp_path / "store")
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", "tuning")
+    (tmp_path / "watched").mkdir()
+    with daemon(cli, "publish", "--watch", tmp_path / "watched", *at, "--cache", tmp_path / "c", "--json") as publisher:
+        assert "checkpoints there up to that step count as published" in next(iter(publisher.process.stderr or ()))
+        assert publisher.stop()[0] == 0
+
+
+def test_a_second_publisher_on_a_host_is_not_sent_to_another_directory(cli, shared, tmp_path):
+    shutil.copytree(shared.path, tmp_path / "store")
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", "tuning", "--cache", tmp_path / "c")
+    (tmp_path / "watched").mkdir()
+    with daemon(cli, "publish", "--watch", tmp_path / "watched", *at, "--json") as publisher:
+        next(iter(publisher.process.stderr or ()))  # it holds the run now
+        error = cli("publish", shared.checkpoints[1], *at, "--json", code=1).json["error"]
+        assert (error["kind"], error["remedy"]) == ("conflict", "stop that publisher first")
+        assert publisher.stop()[0] == 0
+
+
 def test_a_subscriber_serves_on_when_the_store_goes_away(cli, shared, tmp_path):
     shutil.copytree(shared.path, tmp_path / "store")
     at = ("--store", (tmp_path / "store").as_uri(), "--run", "tuning")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from weightsync.cli import main
 from weightsync.cli.app import VERBS, run
 
 
@@ -39,6 +40,17 @@ def test_help_imports_nothing_heavy(cli):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=cli.env, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_interruption_while_modules_load_is_no_traceback(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weightsync.cli.app.run", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert "error: stopped" in capsys.readouterr().err
 
 
 def test_the_version(cli):

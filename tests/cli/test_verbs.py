@@ -116,7 +116,9 @@ def test_subscribe_once(cli, shared, tmp_path):
     assert (found["version"], found["out"]) == (2, str(tmp_path / "w" / "2"))
     assert found["bytes_fetched"] > 0
     assert contents(tmp_path / "w" / "current") == contents(shared.checkpoints[2])
-    assert "held already" in cli("subscribe", *where, "--once").out
+    assert "held already, " in cli("subscribe", *where, "--once").out
+    shutil.rmtree(tmp_path / "w")
+    assert f"held already, now written to {tmp_path / 'w' / '2'}" in cli("subscribe", *where, "--once").out
 
 
 def test_channels_are_moved_and_moved_back(cli, shared, tmp_path):
@@ -131,6 +133,15 @@ def test_channels_are_moved_and_moved_back(cli, shared, tmp_path):
     assert cli("rollback", "--channel", "latest", "--to", 2, *at).out.startswith("latest: 4 -> 2")
     assert cli("publish", shared.checkpoints[1], *at).out == "5\n"
     assert cli("show", 5, *at, "--json").json["parent"] == 2
+
+
+@pytest.mark.parametrize("plan", [(), ("--plan",)], ids=["move", "plan"])
+def test_a_rollback_of_a_misspelt_channel_makes_none(cli, shared, tmp_path, plan):
+    shutil.copytree(shared.path, tmp_path / "store")
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", RUN)
+    error = cli("rollback", "--channel", "servign", "--to", 1, *plan, *at, "--json", code=2).json["error"]
+    assert (error["kind"], "'servign'" in error["message"]) == ("not_found", True)
+    assert "servign" not in cli("versions", *at, "--json").json["channels"]
 
 
 def test_doctor(cli, shared, tmp_path):

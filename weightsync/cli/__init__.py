@@ -8,6 +8,17 @@
 Exit codes: 0 fine, 1 found wrong, 2 used wrong, 3 unavailable, 130 interrupted.
 """
 
-from weightsync.cli.app import main
+import sys
+from typing import NoReturn
 
-__all__ = ["main"]
+
+def main() -> NoReturn:
+    """The console script. Ctrl-C while modules still load is an interruption like any other, not a traceback."""
+    try:
+        from weightsync.cli.app import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        print("error: stopped before it was done (interrupted)", file=sys.stderr)
+        code = 130
+    sys.exit(code)

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -123,8 +123,3 @@ def _help_of(error: Exception) -> str:
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     print(f"warning: {message}", file=sys.stderr)
-
-
-def main() -> NoReturn:
-    """The console script."""
-    sys.exit(run(sys.argv[1:]))

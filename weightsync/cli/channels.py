@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weightsync.cli.context import Context
+from weightsync.errors import NotFound
 
 Channel = Annotated[str, typer.Option("--channel", metavar="C", help="The channel to move.")]
 Expected = Annotated[
@@ -42,21 +43,28 @@ def move(
     why: str,
     plan: bool = False,
     wait: float | None = None,
+    back: bool = False,
 ) -> int:
     """Moves `channel` and says where it was and where it is; with `plan` only prints the move, for somebody else to make.
 
-    With `wait` it reports until those who follow the channel serve it, and returns 1 when they do not in time.
+    With `wait` it reports until those who follow the channel serve it, and returns 1 when they do not in time. With `back` the channel must
+    point to something: a misspelt channel must not look like a rollback that worked. Raises `NotFound`.
     """
     from weightsync.cli import fleet_wait, look
 
     catalog = context.catalog
     target = look.resolve(catalog, version)
+    before = catalog.head(channel)
+    if back and (before is None or before.version is None):
+        raise NotFound(
+            f"channel {channel!r} points to nothing, so it cannot go back",
+            remedy="`weightsync versions` shows the channels; `weightsync promote` makes one",
+        )
     if plan:
         made = catalog.plan_move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
         record = base64.b64encode(made.envelope.data).decode()
         print(json.dumps({"run": context.run, "channel": channel, "record": record, "expected_sequence": made.expected_sequence}))
         return 0
-    before = catalog.head(channel)
     head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
     was = before.move.version if before else 0
     context.out.line(f"{channel}: {was or 'nothing'} -> {head.move.version}, sequence {head.move.sequence}")

@@ -39,10 +39,18 @@ def _switch(flag: str, text: str) -> Any:
 
 STORE = Shared("store", _text("--store", "URL", "file:///path, s3://bucket/prefix?endpoint=URL, or mem://name. [WEIGHTSYNC_STORE]"))
 RUN = Shared("run", _text("--run", "RUN", "Name of the run in the store. [WEIGHTSYNC_RUN]"))
-CACHE = Shared("cache", _text("--cache", "DIR", "Verified objects and images; safe to delete. [WEIGHTSYNC_CACHE]", Path))
+CACHE = Shared(
+    "cache",
+    _text(
+        "--cache", "DIR", "Verified objects and publishers' bases; safe to delete; default ~/.cache/weightsync. [WEIGHTSYNC_CACHE]", Path
+    ),
+)
 IMAGES = Shared("images", _text("--images", "DIR", "Where the image lies; default: shared memory. [WEIGHTSYNC_IMAGES]", Path))
-TRUST = Shared("trusted_keys", _text("--trusted-keys", "FILE", "TOML file of the public keys to trust; none: unsigned.", Path))
-KEY = Shared("key", _text("--key", "FILE", "Signing key, for what this command writes.", Path))
+TRUST = Shared(
+    "trusted_keys",
+    _text("--trusted-keys", "FILE", "TOML file of the public keys to trust; none: unsigned. [WEIGHTSYNC_TRUSTED_KEYS]", Path),
+)
+KEY = Shared("key", _text("--key", "FILE", "Signing key, for what this command writes. [WEIGHTSYNC_KEY]", Path))
 
 POLL = Shared("poll_s", _text("--poll-s", "S", "Mean seconds between looks; default 2. [WEIGHTSYNC_POLL_S]", float))
 LOG_FORMAT = Shared("log_format", _text("--log-format", "FORMAT", "text or json, on standard error. [WEIGHTSYNC_LOG_FORMAT]"))

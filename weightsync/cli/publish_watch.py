@@ -30,10 +30,11 @@ def run(context: Context, directory: Path, *, note: str, who: str, model: str, s
         context.process("publisher", names.PUBLISHER) as process,
         context.publisher(who=who, model=model, single_writer=single_writer) as publisher,
     ):
+        step = _step(context, publisher)
         daemon = WatchingPublisher(
             process,
             publisher,
-            _watcher(context, publisher, directory),
+            _watcher(context, directory, step),
             run=context.run,
             note=note,
             interval_s=context.settings.poll_s,
@@ -42,17 +43,24 @@ def run(context: Context, directory: Path, *, note: str, who: str, model: str, s
             on_error=complain,
             limits=context.thresholds,
         )
-        context.out.note(f"watching {directory} for checkpoints; the run is at version {publisher.version}")
+        context.out.note(f"watching {directory} for checkpoints; the run is at version {publisher.version}{_skips(step)}")
         daemon.run()
     context.out.note("stopped")
 
 
-def _watcher(context: Context, publisher: "Publisher", directory: Path) -> "Watcher":
+def _step(context: Context, publisher: "Publisher") -> int | None:
+    version = publisher.start()
+    return context.catalog.manifest_of(version).manifest.step if version else None
+
+
+def _skips(step: int | None) -> str:
+    return "" if step is None else f", step {step}: checkpoints there up to that step count as published"
+
+
+def _watcher(context: Context, directory: Path, step: int | None) -> "Watcher":
     from blake3 import blake3
 
     from weightsync.publisher.watch import Watcher
 
-    version = publisher.start()
-    step = context.catalog.manifest_of(version).manifest.step if version else None
     what = blake3(f"{context.store.url}\0{context.run}\0{directory.resolve()}".encode("utf-8", "surrogateescape")).hexdigest()
     return Watcher(directory, context.cache / "watch" / f"{what[:16]}.json", published_step=step)

@@ -34,4 +34,6 @@ def rollback(
       2. And watch the fleet until it does
            weightsync rollback --channel serving --to 6 --server cp:7443 --wait 60
     """
-    return move(context, channel=channel, version=to, expected_sequence=expected_sequence, who=who, why=why, plan=plan, wait=wait)
+    return move(
+        context, channel=channel, version=to, expected_sequence=expected_sequence, who=who, why=why, plan=plan, wait=wait, back=True
+    )

@@ -79,6 +79,8 @@ def _follow(context: Context, channel: str, version: int | None, out: Path | Non
 
     settings = context.settings
     followed = channel if version is None else f"{FIXED}{version}"
+    if out is None:
+        context.out.note("note: without --out no checkpoint is written; only the image is kept (--images)")
     follow = FollowSettings(
         context.run,
         followed,
@@ -95,8 +97,8 @@ def _follow(context: Context, channel: str, version: int | None, out: Path | Non
         context.out.note(f"following {followed} of run {context.run} in {context.store.url}")
         plane, limits = context.plane(), context.thresholds
         Follower(process, subscriber, follow, plane=plane, on_step=lambda step: _report(context, step, out), limits=limits).run()
-        held = subscriber.version
-    context.out.note(f"stopped; version {held.version if held else 'none'} is held")
+        served = subscriber.served
+    context.out.note(f"stopped; {f'version {served.version} is held' if served else 'no version was served'}")
 
 
 def _adopt(context: Context, channel: str, version: int | None, checkpoint: Path) -> None:
@@ -120,7 +122,7 @@ def sentence(step: "Step", out: Path | None) -> str:
     version = step.version.version if step.version else 0
     where = f", {out / str(version)}" if out else ""
     if step.update is None or not step.update.path.steps:
-        return f"version {version} was held already{where}"
+        return f"version {version} was held already{f', now written to {out / str(version)}' if out and step.delivered else where}"
     took, fetched = words.seconds(step.update.seconds.total_s), words.size(step.update.bytes_fetched)
     return f"version {version}: {fetched} fetched, verified, {took}{where}"
 

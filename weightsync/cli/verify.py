@@ -68,7 +68,7 @@ def _run(context: Context, *, channels: bool) -> dict[str, Any]:
             moves = sum(1 for _ in catalog.history(head)) if head else 0
             if head is not None:
                 catalog.check_logged(head)
-            context.out.line(f"ok   channel {channel}: {moves} moves")
+            context.out.line(f"ok   channel {channel}: {words.count(moves, 'move')}")
         except DAMAGE as error:
             found.append(finding_of(catalog, error, f"channel {channel}"))
     try:

@@ -180,8 +180,8 @@ class Subscriber:
                     on_step(step)
             except WeightsyncError as error:
                 failures += 1
-                held = self.version
-                logger.warning("version %s is served on: %s", held.version if held else "none", error)
+                served = self.served  # not what the replica holds: the outputs may not have it
+                logger.warning("%s: %s", f"version {served.version} is served on" if served else "nothing is served yet", error)
                 if on_error is not None:
                     on_error(error)
             wait_s = min(max(interval_s, MAX_WAIT_S), interval_s * 2.0 ** min(failures, 10))
