@@ -131,6 +131,11 @@ def load(**flags: object) -> Settings:
         raise Invalid(_explain(error), remedy="fix the flag, the WEIGHTSYNC_* variable or the line in the settings file") from error
 
 
+_WORDS = {"extra_forbidden": "there is no such setting"}  # where pydantic speaks of itself
+
+
 def _explain(error: ValidationError) -> str:
     # The input value is left out: it may be a secret typed into the wrong place.
-    return "; ".join(f"setting {'.'.join(str(part) for part in item['loc']) or '?'}: {item['msg']}" for item in error.errors())
+    return "; ".join(
+        f"setting {'.'.join(str(part) for part in item['loc']) or '?'}: {_WORDS.get(item['type'], item['msg'])}" for item in error.errors()
+    )

@@ -104,7 +104,7 @@ class ShardSource:
             _log.warning("read %d of %s in %s does not match its digest", attempt, key, store.url)
         raise Corrupt(
             f"shard {key!r} in {store.url} is not the object that version {payload.target.version} names",
-            remedy="restore it from a copy of the store, or publish a snapshot; `weightsync verify` shows all damage",
+            remedy="bring it back with `weightsync repair`; `weightsync verify` shows all damage",
         )
 
     def _missing(self, payload: Payload, key: str) -> WeightsyncError:

@@ -91,7 +91,10 @@ def _read_text(path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {type(error).__name__}") from None
+        why = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise Invalid(
+            f"key file {str(path)!r} cannot be read: {why}", remedy="check --trusted-keys and --key (trusted_keys, key)"
+        ) from None
 
 
 def _read_toml(path: Path) -> dict[str, object]:
