@@ -1,6 +1,7 @@
 import pytest
 
 from tests.catalog.world import RUN
+from weightsync.catalog import commits
 from weightsync.errors import Corrupt, Denied, NotFound
 from weightsync.format.envelope import Envelope, seal
 from weightsync.format.moves import Move
@@ -186,3 +187,24 @@ def test_a_version_with_two_manifests_is_refused(world):
     world.overwrite("channels/latest/head", seal(forged.to_body()).data)
     with pytest.raises(Corrupt, match="version 1 of run 'run' was committed with two manifests"):
         world.catalog().committed()
+
+
+def moved(sequence, version, highest):
+    return Move("run", "latest", sequence, 1, version, highest, None, None, "0" * 16, "me", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("moves", "expected"),
+    [
+        ([], []),
+        ([(1, 0, 0)], []),  # a claim
+        ([(1, 0, 0), (2, 1, 1), (3, 2, 2)], [2, 1]),
+        ([(1, 0, 0), (2, 1, 1), (3, 1, 1), (4, 2, 2)], [2, 1]),  # another publisher claims in between
+        ([(1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 1, 2), (5, 3, 3)], [3, 2, 1]),  # rolled back to 1, then 3
+        ([(1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 1, 2), (5, 2, 2)], [2, 1]),  # rolled back, and forward again
+        ([(3, 2, 2), (4, 5, 5)], [5, 2]),  # what is older is gone; numbers in between are void
+    ],
+)
+def test_moves_that_committed(moves, expected):
+    newest_first = [moved(*one) for one in reversed(moves)]
+    assert [one.version for one in commits(newest_first)] == expected

@@ -4,11 +4,10 @@ import pytest
 
 from tests.daemon.test_subscribe import Publishing, value
 from weightsync.daemon.messages import report_of, subscriber_fact
-from weightsync.daemon.observe import StoreObserver, committing
+from weightsync.daemon.observe import StoreObserver
 from weightsync.daemon.process import Process
 from weightsync.daemon.serve import ServingLoop
 from weightsync.errors import NotFound
-from weightsync.format.moves import Move
 from weightsync.store.memory_faults import Faults
 from weightsync.telemetry import names
 from weightsync.telemetry.alarms import Thresholds
@@ -111,27 +110,6 @@ def test_a_store_is_observed(world):
     assert [version.version for version in observer.look().versions] == [3, 4, 5]
     read = [operation.key for operation in world.store.log[before:] if operation.key and "/manifest" in operation.key]
     assert len(read) == 1, "what is known is read again"
-
-
-def move(sequence, version, highest):
-    return Move("run", "latest", sequence, 1, version, highest, None, None, "0" * 16, "me", "", 0)
-
-
-@pytest.mark.parametrize(
-    ("moves", "expected"),
-    [
-        ([], []),
-        ([(1, 0, 0)], []),  # a claim
-        ([(1, 0, 0), (2, 1, 1), (3, 2, 2)], [2, 1]),
-        ([(1, 0, 0), (2, 1, 1), (3, 1, 1), (4, 2, 2)], [2, 1]),  # another publisher claims in between
-        ([(1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 1, 2), (5, 3, 3)], [3, 2, 1]),  # rolled back to 1, then 3
-        ([(1, 0, 0), (2, 1, 1), (3, 2, 2), (4, 1, 2), (5, 2, 2)], [2, 1]),  # rolled back, and forward again
-        ([(3, 2, 2), (4, 5, 5)], [5, 2]),  # what is older is gone; numbers in between are void
-    ],
-)
-def test_moves_that_committed(moves, expected):
-    newest_first = [move(*one) for one in reversed(moves)]
-    assert [one.version for one in committing(newest_first)] == expected
 
 
 def test_reports_survive_the_wire():

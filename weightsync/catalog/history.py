@@ -1,6 +1,6 @@
 """A channel's history: what its head reaches through `previous`. A version is committed if and only if it is in that of `latest`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from weightsync.catalog.context import Context
 from weightsync.catalog.read_ahead import WINDOW, ReadAhead
@@ -98,6 +98,17 @@ class History:
     def _check(self, older: Move, newer: Move) -> None:
         if older.epoch > newer.epoch or older.highest > newer.highest:
             raise Corrupt(f"move {newer.sequence} of channel {newer.channel!r} goes back behind move {older.sequence}")
+
+
+def commits(moves: Iterable[Move]) -> Iterator[Move]:
+    """Of `latest`'s moves, newest first, those that committed a version: they raised `highest` to it. Claims and rollbacks commit none."""
+    newer: Move | None = None
+    for move in moves:
+        if newer is not None and newer.version == newer.highest > move.highest:
+            yield newer
+        newer = move
+    if newer is not None and newer.version and newer.version == newer.highest:
+        yield newer
 
 
 def winner(move: Move) -> str:

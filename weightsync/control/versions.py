@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weightsync.catalog import Catalog, Head
+from weightsync.catalog import Catalog, Head, commits
 from weightsync.clock import Clock
 from weightsync.control.convert import to_ref, to_version
 from weightsync.control.feed import Feed, Watcher
@@ -18,7 +18,6 @@ from weightsync.control.threads import Threads
 from weightsync.errors import Invalid, Unavailable
 from weightsync.format.keys import LATEST
 from weightsync.format.limits import MAX_INTEGER
-from weightsync.format.moves import Move
 from weightsync.format.names import check_plain
 from weightsync.v1 import versions_pb2 as pb
 
@@ -139,23 +138,14 @@ def _versions_page(catalog: Catalog, below: int | None, size: int) -> pb.ListVer
 
 
 def _committed(catalog: Catalog, head: Head, below: int | None) -> Iterator[pb.CommittedVersion]:
-    """Versions newest first. The move that committed a version is the one that raised `highest` to it."""
-    newer: Move | None = None
-    for move, _ in catalog.history(head):
-        if newer is not None and newer.highest > move.highest:
-            yield from _entry(newer, below)
-        newer = move
-    if newer is not None and newer.highest:
-        yield from _entry(newer, below)
-
-
-def _entry(move: Move, below: int | None) -> Iterator[pb.CommittedVersion]:
-    if move.manifest is not None and move.version == move.highest and (below is None or move.version < below):
-        yield pb.CommittedVersion(
-            version=move.version,
-            manifest=to_ref(move.manifest),
-            sequence=move.sequence,
-            epoch=move.epoch,
-            who=move.who,
-            committed_ms=move.created_ms,
-        )
+    """Versions newest first."""
+    for move in commits(move for move, _ in catalog.history(head)):
+        if move.manifest is not None and (below is None or move.version < below):
+            yield pb.CommittedVersion(
+                version=move.version,
+                manifest=to_ref(move.manifest),
+                sequence=move.sequence,
+                epoch=move.epoch,
+                who=move.who,
+                committed_ms=move.created_ms,
+            )

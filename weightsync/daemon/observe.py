@@ -1,11 +1,11 @@
 """A run's facts, read from its store."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
-from weightsync.catalog import Catalog, Head
+from weightsync.catalog import Catalog, Head, commits
 from weightsync.clock import SYSTEM, Clock
 from weightsync.errors import Compacted
 from weightsync.format.keys import LATEST
@@ -40,7 +40,7 @@ class StoreObserver:
         return RunFacts(self._catalog.keys.run, self._clock.now_s(), channels, tuple(versions), told)
 
     def _versions(self, latest: Head) -> list[VersionFact]:
-        moves = list(islice(committing(move for move, _ in self._catalog.history(latest)), self._limit))
+        moves = list(islice(commits(move for move, _ in self._catalog.history(latest)), self._limit))
         keys = [(move.version, move.manifest.digest) for move in moves if move.manifest]
         fresh = [(move, key) for move, key in zip(moves, keys, strict=True) if key not in self._known]
         for (_, key), fact in zip(fresh, parallel(lambda one: self._version(one[0]), fresh), strict=True):
@@ -64,19 +64,6 @@ class StoreObserver:
             payload_bytes=manifest.payload_bytes,
             checkpoint_bytes=manifest.checkpoint_bytes,
         )
-
-
-def committing(moves: Iterable[Move]) -> Iterable[Move]:
-    """Of `latest`'s moves, newest first, those that committed a version: it was then the highest. A claim and a rollback commit none."""
-    seen: set[int] = set()
-    before: Move | None = None
-    for move in moves:
-        if before is not None and before.version == before.highest > move.highest and before.version not in seen:
-            seen.add(before.version)
-            yield before
-        before = move
-    if before is not None and before.version and before.version == before.highest and before.version not in seen:
-        yield before
 
 
 def _channel(head: Head) -> ChannelFact:
