@@ -27,6 +27,7 @@ from benchmarks.pairs import ChunkPair, Pair, successive
 from benchmarks.paths import ClassGap, Snapshot, decode_verified, encode_leaves, image_of, reset
 from benchmarks.peers import ChunkCodec, peers
 from benchmarks.units import parse_size
+from benchmarks.whole_publish import delta_of_full
 
 DENSITIES = (0.0, 0.001, 0.0114, 0.2, 0.5, 1.0)
 RATES = (1e-6, 3e-6, 1e-5)
@@ -43,7 +44,8 @@ def densities(nbytes: int, repeats: int) -> list[dict[str, Any]]:
     """A delta against a full publish of the same checkpoint, from no change to all changed."""
     rows = []
     for density in DENSITIES:
-        contest = Contest(generate.at_density(nbytes, density), [ClassGap(), Snapshot()])
+        pair = generate.at_density(nbytes, density)
+        contest = Contest(pair, [ClassGap(), Snapshot()])
         contest.run(repeats)
         result = contest.results()
         delta, full = result["codecs"]
@@ -51,6 +53,7 @@ def densities(nbytes: int, repeats: int) -> list[dict[str, Any]]:
             {
                 "density": result["density"],
                 "of_raw": delta["nbytes"] / result["nbytes"],
+                "publish_time_of_full": delta_of_full(pair),
                 "encode_time_of_full": full["encode_gb_s"] / delta["encode_gb_s"],
                 "decode_time_of_full": full["decode_gb_s"] / delta["decode_gb_s"],
                 "delta": delta,
