@@ -258,7 +258,7 @@ class Run(RuleBasedStateMachine):
         assert max(state.committed, default=0) >= self.highest, "numbers went back"
         self.highest = max(state.committed, default=0)
         for version, until in self.leases.items():
-            assert until < self.bench.clock.now_s() or not state.condemned(version), "a leased version went"
+            assert until <= self.bench.clock.now_s() or not state.condemned(version), "a leased version went"
         for key in self.bench.listed("pins/"):
             assert not state.condemned(int(key.removeprefix("pins/"))), "a pinned version went"
         for replica, version, _ in self.replicas:

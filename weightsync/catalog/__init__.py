@@ -7,6 +7,7 @@ from weightsync.catalog.add_payload import NewPayload
 from weightsync.catalog.catalog import Catalog
 from weightsync.catalog.foreign_move import MovePlan
 from weightsync.catalog.history import commits
+from weightsync.catalog.payloads import ForeignPayload
 from weightsync.catalog.values import Claim, CommitPlan, Head, NewVersion, VersionRecord
 
-__all__ = ["Catalog", "Claim", "CommitPlan", "Head", "MovePlan", "NewPayload", "NewVersion", "VersionRecord", "commits"]
+__all__ = ["Catalog", "Claim", "CommitPlan", "ForeignPayload", "Head", "MovePlan", "NewPayload", "NewVersion", "VersionRecord", "commits"]

@@ -18,6 +18,10 @@ logger = logging.getLogger(__name__)
 MAX_PAYLOADS = 256  # looked at for one version
 
 
+class ForeignPayload(Corrupt):
+    """A payload of that number for another manifest, as a publisher leaves it that has lost the number; or one that was swapped."""
+
+
 class Payloads:
     """Payloads that lead from one committed manifest to another; others are ignored, whoever signed them."""
 
@@ -34,7 +38,7 @@ class Payloads:
         except NotFound:
             raise missing(self._ctx, version, f"the payload {key!r}", payload_name(version, base, writer)) from None
         if not self._fits(payload, record):
-            raise Corrupt(f"the payload {self._ctx.name(key)} of version {version} names other manifests than the committed ones")
+            raise ForeignPayload(f"the payload {self._ctx.name(key)} of version {version} names other manifests than the committed ones")
         return payload
 
     def all(self, record: VersionRecord) -> list[Payload]:

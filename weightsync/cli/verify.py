@@ -14,6 +14,8 @@ from weightsync.cli.options import RUN, STORE, TRUST, verb
 from weightsync.errors import Compacted, NotFound, WeightsyncError
 
 if TYPE_CHECKING:
+    from weightsync.catalog import Catalog
+    from weightsync.format.operators import Boundary
     from weightsync.format.refs import VersionRef
     from weightsync.replica.verify import Finding
 
@@ -62,9 +64,13 @@ def _run(context: Context, *, channels: bool) -> dict[str, Any]:
     catalog = context.catalog
     name = catalog.run().run
     found: list[Finding] = []
-    for channel in sorted({LATEST, *catalog.channels()} if channels else ()):
+    moved = _moved(catalog)
+    for channel in sorted({LATEST, *catalog.channels(), *moved} if channels else ()):
         try:
             head = catalog.head(channel)
+            if head is None and channel in moved:
+                key = catalog.keys.head(channel)
+                found.append(Finding("not_found", f"channel {channel}", f"{key!r} is missing, and was there", "`weightsync repair` it"))
             moves = sum(1 for _ in catalog.history(head)) if head else 0
             if head is not None:
                 catalog.check_logged(head)
@@ -100,19 +106,43 @@ def _rebuild(context: Context, version: str | None, *, run_ok: bool) -> Iterator
         if run_ok:
             raise
         return  # reported already: without a history nobody knows what the versions are
+    boundary = _boundary(catalog)
     with scratch_replica(_image_bytes(context, refs[-1])) as replica:
         for ref in refs:
             try:
-                record = catalog.manifest_of(ref.version, ref.manifest)
+                record = None if _gone(boundary, ref) else catalog.manifest_of(ref.version, ref.manifest)
             except Compacted:
-                context.out.note(f"version {ref.version} was collected: not looked at")
-                continue
+                record = None
             except DAMAGE as error:
                 yield _version(ref) | _report(context, _name(ref), [finding_of(catalog, error, "manifest")], "")
                 continue
+            if record is None:
+                context.out.note(f"version {ref.version} was collected: not looked at")
+                continue
             with context.out.progress(f"version {ref.version}") as advance:
                 found = list(verify_version(catalog, record, replica, progress=advance))
+            if boundary is not None and boundary.condemned(ref.version):  # what is held for a chain must stand; other ways may be gone
+                found = [one for one in found if one.kind != Compacted.kind]
             yield _version(ref) | _report(context, _name(ref), found, f"version {ref.version} is whole: root {record.manifest.root[:16]}")
+
+
+def _moved(catalog: "Catalog") -> set[str]:
+    """Channels whose log says that they had a head: a second move follows one that stood."""
+    parsed = (catalog.keys.parse_log(stat.key) for stat in catalog.store.list(catalog.keys.channels))
+    return {found[0] for found in parsed if found is not None and found[1] > 1}
+
+
+def _gone(boundary: "Boundary | None", ref: "VersionRef") -> bool:
+    from weightsync.format.keys import version_name
+
+    return boundary is not None and boundary.gone(version_name(ref.version))
+
+
+def _boundary(catalog: "Catalog") -> "Boundary | None":
+    """What was given up; None too where that cannot be read, which is reported already."""
+    with suppress(WeightsyncError):
+        return catalog.boundary()[0]
+    return None
 
 
 def _committed(context: Context) -> "list[VersionRef]":

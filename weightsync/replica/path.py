@@ -158,7 +158,7 @@ def find_path(
                 if not bad:
                     return Path(have, want.ref, steps, tuple(record for record in records if record is not None), start)
                 refused += bad
-    raise _no_path(failures, want)
+    raise _no_path(catalog, failures, want)
 
 
 @dataclass(frozen=True)
@@ -212,12 +212,17 @@ def _records(
         return list(pool.map(read, steps))
 
 
-def _no_path(failures: list[WeightsyncError], want: VersionRecord) -> WeightsyncError:
-    for error in failures:
-        if isinstance(error, Compacted):
+def _no_path(catalog: Catalog, failures: list[WeightsyncError], want: VersionRecord) -> WeightsyncError:
+    collected = [error for error in failures if isinstance(error, Compacted)]
+    if collected:
+        try:
+            catalog.check_kept(want.ref.version)
+        except Compacted as error:  # with the way on
             return error
-    if failures:
-        return failures[0]
+    # A version that stays has a chain that stays: what was lost on it says more than what was collected beside it.
+    told = [error for error in failures if error not in collected] or failures
+    if told:
+        return told[0]
     return Unavailable(
         f"no path leads to version {want.ref.version}: it has no usable payload",
         remedy="retry; if it stays so, take the newest version, or have a snapshot published",
