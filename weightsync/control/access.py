@@ -6,7 +6,7 @@ A subscriber speaks for its own name only. Roles: every one above may do what `R
 import logging
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -234,6 +234,3 @@ class Gate:
                 remedy=f"issue one whose O is one of {', '.join(role.value for role in Role)}, and whose CN is the caller's name",
             )
         return identity
-
-
-Admit = Callable[[str, Any], Identity]

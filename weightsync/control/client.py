@@ -25,6 +25,13 @@ from weightsync.format.keys import LATEST
 from weightsync.v1 import channels_pb2, fleet_pb2, leases_pb2, version_pb2, versions_pb2
 
 M = TypeVar("M", bound=Message)
+P = TypeVar(
+    "P",
+    versions_pb2.ListVersionsResponse,
+    channels_pb2.ListChannelsResponse,
+    channels_pb2.ChannelHistoryResponse,
+    fleet_pb2.ListSubscribersResponse,
+)
 
 _VERSIONS = "/weightsync.v1.VersionService/"
 _CHANNELS = "/weightsync.v1.ChannelService/"
@@ -63,14 +70,9 @@ class ControlClient:
 
     def list_versions(self, run: str, *, page_size: int = 0) -> Iterator[versions_pb2.CommittedVersion]:
         """The committed versions, newest first; asks for further pages as they are needed."""
-        token = ""
-        while True:
-            request = versions_pb2.ListVersionsRequest(run=run, page_size=page_size, page_token=token)
-            page = self._call(_VERSIONS + "ListVersions", request, versions_pb2.ListVersionsResponse)
+        request = versions_pb2.ListVersionsRequest(run=run, page_size=page_size)
+        for page in self._pages(_VERSIONS + "ListVersions", request, versions_pb2.ListVersionsResponse):
             yield from page.versions
-            token = page.next_page_token
-            if not token:
-                return
 
     def watch(self, run: str, channel: str = LATEST, *, after_sequence: int | None = None) -> Watch:
         """The channel's moves after a sequence; None: from where it is now on."""
@@ -89,14 +91,9 @@ class ControlClient:
 
     def list_channels(self, run: str, *, page_size: int = 0) -> Iterator[version_pb2.Channel]:
         """All channels, by name."""
-        token = ""
-        while True:
-            request = channels_pb2.ListChannelsRequest(run=run, page_size=page_size, page_token=token)
-            page = self._call(_CHANNELS + "ListChannels", request, channels_pb2.ListChannelsResponse)
+        request = channels_pb2.ListChannelsRequest(run=run, page_size=page_size)
+        for page in self._pages(_CHANNELS + "ListChannels", request, channels_pb2.ListChannelsResponse):
             yield from page.channels
-            token = page.next_page_token
-            if not token:
-                return
 
     def move_channel(self, run: str, channel: str, record: bytes, *, expected_sequence: int) -> version_pb2.Channel:
         """Has a move swapped in that was made with `Catalog.plan_move`: `record` is its `envelope.data`. Safe to repeat as it is."""
@@ -105,14 +102,9 @@ class ControlClient:
 
     def channel_history(self, run: str, channel: str = LATEST, *, page_size: int = 0) -> Iterator[channels_pb2.PastMove]:
         """The channel's moves, newest first."""
-        token = ""
-        while True:
-            request = channels_pb2.ChannelHistoryRequest(run=run, channel=channel, page_size=page_size, page_token=token)
-            page = self._call(_CHANNELS + "ChannelHistory", request, channels_pb2.ChannelHistoryResponse)
+        request = channels_pb2.ChannelHistoryRequest(run=run, channel=channel, page_size=page_size)
+        for page in self._pages(_CHANNELS + "ChannelHistory", request, channels_pb2.ChannelHistoryResponse):
             yield from page.moves
-            token = page.next_page_token
-            if not token:
-                return
 
     # -------------------------------------------------------------------------------------------------------------- fleet
 
@@ -129,14 +121,9 @@ class ControlClient:
 
     def list_subscribers(self, run: str, *, region: str = "", page_size: int = 0) -> Iterator[fleet_pb2.Subscriber]:
         """All subscribers, by name."""
-        token = ""
-        while True:
-            request = fleet_pb2.ListSubscribersRequest(run=run, region=region, page_size=page_size, page_token=token)
-            page = self._call(_FLEET + "ListSubscribers", request, fleet_pb2.ListSubscribersResponse)
+        request = fleet_pb2.ListSubscribersRequest(run=run, region=region, page_size=page_size)
+        for page in self._pages(_FLEET + "ListSubscribers", request, fleet_pb2.ListSubscribersResponse):
             yield from page.subscribers
-            token = page.next_page_token
-            if not token:
-                return
 
     def watch_fleet(self, run: str) -> Iterator[fleet_pb2.WatchFleetResponse]:
         """All subscribers, then what changes. Does not reconnect: a new stream starts with everything. Closing the generator ends it."""
@@ -180,6 +167,15 @@ class ControlClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _pages(self, path: str, request: Any, response: type[P]) -> Iterator[P]:
+        """All pages, each asked for when it is needed."""
+        while True:
+            page = self._call(path, request, response)
+            yield page
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
 
     def _call(self, path: str, request: Message, response: type[M]) -> M:
         return self._connection.call(path, request, response, self._timeout_s)

@@ -118,11 +118,6 @@ class ControlServer:
         """Subscribers by run, of the runs that somebody has asked about lately. On the event loop only."""
         return self._runs.fleets()
 
-    async def wait(self) -> None:
-        """Until it is stopped."""
-        if self._server is not None:
-            await self._server.wait_for_termination()
-
 
 def options(limits: Limits) -> list[tuple[str, int]]:
     """gRPC's arguments. The defaults drop clients that connect in bursts or ping when nothing is sent."""

@@ -92,12 +92,6 @@ class Trainer:
         self._step += 1
         return Result(self._step, float(rewards.mean()), float(right.prod(1).mean()), float(loss.detach()))
 
-    def accuracy(self, prompts: int = 256) -> float:
-        """Share of fresh prompts whose likeliest answer is wholly right."""
-        questions, sorted_digits = self._examples(prompts)
-        answers = sample(self._policy, questions, self.settings.digits, None)
-        return float((answers == sorted_digits).all(1).float().mean())
-
     def weights(self) -> dict[str, Tensor]:
         """The published state: bf16 tensors under checkpoint names; the next step overwrites them."""
         return {name: tensor.detach() for name, tensor in self._policy.state_dict().items()}
