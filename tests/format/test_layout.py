@@ -70,6 +70,7 @@ def test_bytes_read_back(stored):
         (([Tensor("a", U8, (-1,))],), "impossible shape"),
         (([Tensor("a", U8, (2**50, 2**50))],), "impossible shape"),
         (([Tensor("a", U8, (2**47,))],), "beyond the limit"),
+        (([Tensor("a", U8, (2**46,))],), "chunks"),
         (([Tensor("a\0", U8, (1,))],), "do not print"),
         (([Tensor("", U8, (1,))],), "empty"),
     ],

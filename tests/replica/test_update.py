@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.replica.world import World, chain, frames_between, random_weights, sa
 from weightsync.catalog import Catalog
 from weightsync.catalog.ways import Ways
 from weightsync.clock import SYSTEM
-from weightsync.errors import Compacted, Corrupt, Unavailable, WeightsyncError
+from weightsync.errors import Compacted, Corrupt, NoSpace, Unavailable, WeightsyncError
 from weightsync.format.envelope import seal
 from weightsync.format.layout import make_layout
 from weightsync.format.operators import Boundary
@@ -240,6 +241,21 @@ def test_a_missing_shard_is_unavailable_and_named(world, at_one):
     key = world.shard_keys(2)[0]
     world.store.delete(key)
     fails(world, at_one, 2, Unavailable, key)
+
+
+def test_memory_is_not_taken_for_what_is_only_claimed(world, monkeypatch):
+    record = world.records[2]
+    payload = world.catalog.payload(record, record.manifest.base, record.manifest.writer)
+    claimed = replace(payload.shards[0], nbytes=1 << 40)
+    with pytest.raises(Corrupt, match="claimed"):
+        ShardSource(world.catalog).read(payload, claimed)
+    monkeypatch.setattr("weightsync.replica.fetch._CLAIM_BYTES", 1 << 60)
+    with pytest.raises(NoSpace, match="no memory for shard"):
+        ShardSource(world.catalog).read(payload, replace(claimed, nbytes=1 << 55))
+    missing = replace(payload.shards[0], digest="0" * 64)
+    monkeypatch.setattr("weightsync.replica.fetch._CLAIM_BYTES", 0)
+    with pytest.raises(MissingShard):
+        ShardSource(world.catalog).read(payload, missing)
 
 
 def test_a_store_that_is_down_changes_nothing(world, at_one):

@@ -60,7 +60,7 @@ def describe(error: BaseException) -> Failure:
 
         return describe(from_os_error(error, str(error.filename or "input or output")))
     if isinstance(error, MemoryError):
-        return Failure("no_space", "not enough memory", "use a machine with more, or a smaller --window", 3)
+        return Failure("no_space", "not enough memory", "use a machine with more, or raise its limit (`ulimit -v`, the container's)", 3)
     message = f"{type(error).__name__}: {error}".strip().rstrip(":")
     return Failure("bug", message, "run it again with --debug to see where, and report it", FOUND_WRONG)
 

@@ -77,7 +77,7 @@ def _layout(record: "VersionRecord", layout: "Layout") -> dict[str, Any]:
         "bytes": record.manifest.layout.nbytes,
         "tensors": len(layout.tensors),
         "aliases": dict(layout.aliases),
-        "chunks": len(layout.chunks),
+        "chunks": layout.first_chunks[-1],
         "chunk_lanes": layout.chunk_lanes,
         "leaf": layout.leaf,
         "tensor_bytes": layout.nbytes,

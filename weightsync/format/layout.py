@@ -16,6 +16,7 @@ from weightsync.format.limits import (
     DEFAULT_CHUNK_LANES,
     FORMAT_VERSION,
     MAX_CHUNK_LANES,
+    MAX_CHUNKS,
     MAX_DIMENSIONS,
     MAX_IMAGE_BYTES,
     MAX_INTEGER,
@@ -177,6 +178,8 @@ def make_layout(
     layout = Layout(ordered, pairs, chunk_lanes, leaf)
     if layout.image_bytes > MAX_IMAGE_BYTES:
         raise Invalid(f"a checkpoint of {layout.image_bytes} bytes is beyond the limit of {MAX_IMAGE_BYTES}")
+    if layout.first_chunks[-1] > MAX_CHUNKS:
+        raise Invalid(f"{layout.first_chunks[-1]} chunks, more than {MAX_CHUNKS}", remedy="choose larger chunks")
     return layout
 
 

@@ -13,6 +13,7 @@ MAX_TENSORS = 4_000_000
 MAX_NAME_BYTES = 1024
 MAX_DIMENSIONS = 16
 MAX_IMAGE_BYTES = 1 << 46  # 64 TiB
+MAX_CHUNKS = 1 << 25  # of a layout: 64 TiB in default chunks
 MAX_INTEGER = (1 << 53) - 1  # what every JSON reader holds exactly
 MAX_SEQUENCE_JUMP = 1_000_000  # a move further ahead than this is not one of ours
 

@@ -9,12 +9,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from blake3 import blake3
 
 from weightsync.catalog import Catalog
-from weightsync.errors import Compacted, Corrupt, NotFound, Unavailable, WeightsyncError
+from weightsync.errors import Compacted, Corrupt, NoSpace, NotFound, Unavailable, WeightsyncError
 from weightsync.format.versions import Payload, Shard
 from weightsync.replica.cache import ObjectCache
 from weightsync.store.api import Buffer
 
 _log = logging.getLogger(__name__)
+_CLAIM_BYTES = 64 << 20  # twice the usual shard
 _READS = 2  # of an object that does not match its digest, before it is called corrupt
 
 
@@ -88,7 +89,7 @@ class ShardSource:
     def _download(self, payload: Payload, shard: Shard) -> Buffer:
         store, base = self._catalog.store, payload.base_version
         key = self._catalog.keys.shard(payload.writer, payload.target.version, base, shard.digest)
-        data = bytearray(shard.nbytes)
+        data = self._room(key, payload, shard)
         for attempt in range(1, _READS + 1):
             try:
                 store.read_into(key, memoryview(data))
@@ -106,6 +107,20 @@ class ShardSource:
             f"shard {key!r} in {store.url} is not the object that version {payload.target.version} names",
             remedy="bring it back with `weightsync repair`; `weightsync verify` shows all damage",
         )
+
+    def _room(self, key: str, payload: Payload, shard: Shard) -> bytearray:
+        """Memory for a shard. Where a record claims much of it, the object must be there first."""
+        if shard.nbytes > _CLAIM_BYTES:
+            try:
+                size = self._catalog.store.stat(key).size_bytes
+            except NotFound:
+                raise self._missing(payload, key) from None
+            if size < shard.nbytes:
+                raise Corrupt(f"shard {key!r} in {self._catalog.store.url} has {size} bytes; {shard.nbytes} are claimed")
+        try:
+            return bytearray(shard.nbytes)
+        except MemoryError:
+            raise NoSpace(f"no memory for shard {key!r} of {shard.nbytes:,} bytes", remedy="use a machine with more") from None
 
     def _missing(self, payload: Payload, key: str) -> WeightsyncError:
         version = payload.target.version
