@@ -227,3 +227,11 @@ def test_two_publishers_cannot_share_a_base(world):
     world.publisher("one")
     with pytest.raises(Conflict, match="in use by process"):
         world.publisher("one")
+
+
+def test_another_models_state_is_refused(world):
+    with LivePublisher(world.publisher()) as live:
+        live.publish(1, tensors(1)).result(WAIT_S)
+        with pytest.raises(Invalid, match="another model's"):
+            live.publish(2, {f"other.{name}": values for name, values in tensors(2).items()}).result(WAIT_S)
+        assert live.publish(3, tensors(3)).result(WAIT_S).version == 2

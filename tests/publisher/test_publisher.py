@@ -450,3 +450,17 @@ def test_many_small_tensors_travel(world):
     published = publisher.publish_checkpoint(path)
     assert (published.changed_lanes, published.shards) == (3, 1)
     assert world.restored(2) == tree(path)
+
+
+def test_weights_that_share_no_name_are_refused_before_the_claim_and_sent_where_they_are_meant(world):
+    publisher, weights = world.publisher(), make()
+    publisher.publish_checkpoint(world.checkpoint(weights))
+    path = world.checkpoint({f"other.{name}": tensor for name, tensor in weights.items()})
+    for name in ("trainer", "another"):
+        refused = publisher if name == "trainer" else world.publisher(name)
+        with pytest.raises(Invalid, match=r"another model's.*version 1 of run 'run'"):
+            refused.publish_checkpoint(path)
+    assert publisher.publish_checkpoint(world.checkpoint(step(weights, 1))).version == 2  # not fenced
+    meant = world.publisher("meant", replace(SMALL, replace_model=True))
+    assert meant.publish_checkpoint(path).form is Form.SNAPSHOT
+    assert world.restored(3) == tree(path)

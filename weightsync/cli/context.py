@@ -130,11 +130,13 @@ class Context:
         return other
 
     @contextmanager
-    def publisher(self, *, who: str, model: str, single_writer: bool) -> "Iterator[Publisher]":
+    def publisher(self, *, who: str, model: str, single_writer: bool, replace_model: bool = False) -> "Iterator[Publisher]":
         """The run's publisher, with its base in the cache."""
+        from weightsync.publisher.commit import Settings
         from weightsync.wiring import open_publisher
 
-        with open_publisher(self.settings, self.store, who=who, model=model, single_writer=single_writer) as publisher:
+        settings, publish = self.settings, Settings(replace_model=replace_model)
+        with open_publisher(settings, self.store, who=who, model=model, single_writer=single_writer, publish=publish) as publisher:
             yield publisher
 
     @contextmanager

@@ -9,7 +9,7 @@ from weightsync.cli import words
 from weightsync.cli.channels import Who, me
 from weightsync.cli.context import Context
 from weightsync.cli.options import CACHE, KEY, LOG_FORMAT, METRICS, POLL, RUN, SERVER, STORE, TRUST, verb
-from weightsync.errors import Invalid, WeightsyncError
+from weightsync.errors import Invalid, NotFound, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.publisher.publisher import Publisher
@@ -32,6 +32,9 @@ def publish(
     ] = None,
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="A remark to keep with the version.")] = "",
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name of the model, for a new run.")] = "",
+    replace_model: Annotated[
+        bool, typer.Option("--replace-model", help="Take a checkpoint that shares no tensor name with the run's: another model.")
+    ] = False,
     who: Who = None,
     parent: Annotated[
         int | None, typer.Option("--parent", metavar="N", min=1, help="The version that it grows from; default: the newest, or --base.")
@@ -48,7 +51,7 @@ def publish(
 
     Prints the version's number. What is sent is the difference to the version before; the first version, and one with other
     tensors, is a snapshot. The base for the difference is kept in --cache and used only if it is the committed version, else it
-    is rebuilt from the store. With --server the control plane is given notice of it; that may fail.
+    is rebuilt from the store. A checkpoint that shares no tensor name with the run's is refused. With --server the control plane is given notice of it; that may fail.
 
     Examples:
       1. One checkpoint
@@ -73,18 +76,29 @@ def publish(
     if watch is not None:
         from weightsync.cli.publish_watch import run
 
-        run(context, watch, note=note, who=who or me(), model=model, single_writer=single_writer)
+        run(context, watch, note=note, who=who or me(), model=model, single_writer=single_writer, replace_model=replace_model)
     elif checkpoint is not None:
         from weightsync.publisher.watch import step_of
 
-        with context.publisher(who=who or me(), model=model, single_writer=single_writer) as publisher:
+        new_run = is_new(context)
+        with context.publisher(who=who or me(), model=model, single_writer=single_writer, replace_model=replace_model) as publisher:
             _go_back(context, publisher, parent, base)
             with context.out.busy(f"publishing {checkpoint}"):
                 published = publisher.publish_checkpoint(checkpoint, step=step_of(checkpoint) if step is None else step, note=note)
-            report(context, published)
+            report(context, published, new_run=new_run)
             _notify(context)
             with context.out.busy("folding"):
                 publisher.settle()
+
+
+def is_new(context: Context) -> bool:
+    """Whether publishing makes the run. Says so: its name may be mistyped."""
+    try:
+        context.catalog.run()
+    except NotFound:
+        context.out.note(f"run {context.run!r} is new in {context.store.url}")
+        return True
+    return False
 
 
 def _go_back(context: Context, publisher: "Publisher", parent: int | None, base: Path | None) -> None:
@@ -110,9 +124,9 @@ def _notify(context: Context) -> None:
         plane.close()
 
 
-def report(context: Context, published: "Published") -> None:
+def report(context: Context, published: "Published", *, new_run: bool) -> None:
     """One published version: its number for scripts, a sentence for people."""
-    context.out.document(document(published))
+    context.out.document({**document(published), "new_run": new_run})
     context.out.line(str(published.version))
     for note in published.notes:
         context.out.note(f"note: {note}")

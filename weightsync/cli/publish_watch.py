@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from weightsync.cli import failures
 from weightsync.cli.context import Context
-from weightsync.cli.publish import document, sentence
+from weightsync.cli.publish import document, is_new, sentence
 from weightsync.errors import WeightsyncError
 
 if TYPE_CHECKING:
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from weightsync.publisher.watch import Found, Watcher
 
 
-def run(context: Context, directory: Path, *, note: str, who: str, model: str, single_writer: bool) -> None:
+def run(context: Context, directory: Path, *, note: str, who: str, model: str, single_writer: bool, replace_model: bool) -> None:
     """Until SIGTERM or Ctrl-C, which wait for the checkpoint in flight. Raises `Fenced`, `Conflict` and what else cannot mend itself."""
     from weightsync.daemon.publish import WatchingPublisher
     from weightsync.telemetry import names
 
+    new = is_new(context)
+
     def published(found: "Found", done: "Published") -> None:
-        context.out.event("published", sentence(done), path=str(found.path), **document(done))
+        context.out.event("published", sentence(done), path=str(found.path), **document(done), new_run=new and done.version == 1)
 
     def complain(error: WeightsyncError) -> None:
         failure = failures.describe(error)
@@ -28,7 +30,7 @@ def run(context: Context, directory: Path, *, note: str, who: str, model: str, s
 
     with (
         context.process("publisher", names.PUBLISHER) as process,
-        context.publisher(who=who, model=model, single_writer=single_writer) as publisher,
+        context.publisher(who=who, model=model, single_writer=single_writer, replace_model=replace_model) as publisher,
     ):
         step = _step(context, publisher)
         daemon = WatchingPublisher(

@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 class Settings:
     """`threads` that read and encode (None: one per processor). `expires_s`: how long a head is fresh (None: for ever).
 
-    `patience`: how long the upload of one object is tried. `additions`: folds and snapshots made beside.
+    `patience`: how long the upload of one object is tried. `additions`: folds and snapshots made beside. `replace_model`: take weights that
+    share no tensor name with the run's.
     """
 
     threads: int | None = None
@@ -42,6 +43,7 @@ class Settings:
     expires_s: float | None = None
     patience: RetryPolicy = DEFAULT
     additions: AdditionSettings = field(default_factory=AdditionSettings)
+    replace_model: bool = False
 
     @property
     def workers(self) -> int:

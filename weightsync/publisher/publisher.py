@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from weightsync.catalog import Catalog, Claim, VersionRecord
-from weightsync.errors import AlreadyExists, Compacted, Corrupt, Fenced, NotFound, Unavailable
+from weightsync.errors import AlreadyExists, Compacted, Corrupt, Fenced, Invalid, NotFound, Unavailable
 from weightsync.failpoints import failpoint
 from weightsync.format.keys import LATEST
 from weightsync.format.layout import Layout
@@ -97,10 +97,9 @@ class Publisher:
 
         After `fork` it must be that version. Raises what `open_checkpoint` raises, `NoSpace`, `Unavailable`.
         """
-        head = self._catalog.head(LATEST)
-        if head is None or head.version is None:
+        newest = self._newest()
+        if newest is None:
             return 0
-        newest = self._catalog.manifest_of(head.version.version, head.version.manifest)
         wanted = self._fork or newest
         with (
             self.additions.gate.publishing(),
@@ -127,6 +126,7 @@ class Publisher:
         try:
             if self._claim is None:
                 with phases.measure("base"):
+                    self._check_model(source)
                     self._ready(rebuild=not snapshot)
                 if Chunking.of(source.layout) != self.chunking:
                     source.close()
@@ -139,8 +139,9 @@ class Publisher:
         """Commits the weights of `source` as the next version; `snapshot` sends them whole, which needs no base.
 
         Raises `Fenced` when a newer publisher has taken over: then, and at every later call. `Conflict` when the run was moved meanwhile,
-        `Unavailable` and its kin when store or disk fail, `Invalid` when the input changed while it was read. After any of them the base
-        and the committed version are what they were, and publishing may be tried again; `OutcomeUnknown` leaves open which version it is.
+        `Unavailable` and its kin when store or disk fail, `Invalid` when the input changed while it was read, or is another model's (see
+        `Settings.replace_model`). After any of them the base and the committed version are what they were, and publishing may be tried
+        again; `OutcomeUnknown` leaves open which version it is.
         """
         with self.additions.gate.publishing():
             return self._guarded(source, step, note, snapshot=snapshot, phases=Phases(self._catalog.clock))
@@ -160,6 +161,7 @@ class Publisher:
         try:
             with named_errors("publishing"):
                 with phases.measure("base"):
+                    self._check_model(source)
                     claim = self._ready(rebuild=not snapshot)
                 failpoint("publish.staged")
                 task = Task(claim, self._parent, source, step, note, frozenset(self._known), snapshot)
@@ -201,6 +203,26 @@ class Publisher:
         self._replica.remember()
         ancestors = self._replica.past.ancestors(record.ref)
         self.additions.committed(Committed(record, result.form, result.payload_bytes, ancestors, writer))
+
+    def _check_model(self, source: Source) -> None:
+        """Raises `Invalid` for weights that share no tensor name with the version that they would follow: most likely a mistyped run.
+
+        It needs no claim: a bad input must not stop the publisher that is at work.
+        """
+        parent = self._fork or self._parent or self._newest()
+        if self._settings.replace_model or parent is None or parent.manifest.layout.digest == source.layout.digest:
+            return
+        theirs, ours = self._catalog.layout(parent.manifest.layout).index.keys(), source.layout.index.keys()
+        if theirs and ours and not theirs & ours:
+            raise Invalid(
+                f"these weights are another model's: none of their tensors ({len(ours)}, first {min(ours)!r}) is in version "
+                f"{parent.ref.version} of run {self._catalog.keys.run!r} ({len(theirs)}, first {min(theirs)!r})",
+                remedy="publish them under a --run of their own, or go on with them in this one: --replace-model (`replace_model` of the settings)",
+            )
+
+    def _newest(self) -> VersionRecord | None:
+        head = self._catalog.head(LATEST)
+        return None if head is None or head.version is None else self._catalog.manifest_of(head.version.version, head.version.manifest)
 
     def _ready(self, *, rebuild: bool = True) -> Claim:
         if self._fenced is not None:
