@@ -4,12 +4,16 @@ import base64
 import getpass
 import json
 import platform
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weightsync.cli.context import Context
 from weightsync.errors import NotFound
+
+if TYPE_CHECKING:
+    from weightsync.catalog import Head
+    from weightsync.format.refs import VersionRef
 
 Channel = Annotated[str, typer.Option("--channel", metavar="C", help="The channel to move.")]
 Expected = Annotated[
@@ -47,7 +51,8 @@ def move(
 ) -> int:
     """Moves `channel` and says where it was and where it is; with `plan` only prints the move, for somebody else to make.
 
-    With `wait` it reports until those who follow the channel serve it, and returns 1 when they do not in time. With `back` the channel must
+    A channel that is there already stays as it is, except `latest`, whose move also stops a publisher. With `wait` it reports until those
+    who follow the channel serve it, and returns 1 when they do not in time. With `back` the channel must
     point to something: a misspelt channel must not look like a rollback that worked. Raises `NotFound`.
     """
     from weightsync.cli import fleet_wait, look
@@ -65,16 +70,21 @@ def move(
         record = base64.b64encode(made.envelope.data).decode()
         print(json.dumps({"run": context.run, "channel": channel, "record": record, "expected_sequence": made.expected_sequence}))
         return 0
-    head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
     was = before.move.version if before else 0
-    context.out.line(f"{channel}: {was or 'nothing'} -> {head.move.version}, sequence {head.move.sequence}")
-    fleet_wait.tell(context, channel)
+    if before is not None and _is_there(before, channel, target.ref, expected_sequence):
+        head = before
+        context.out.line(f"{channel}: {was} already, sequence {head.move.sequence}: nothing to do")
+    else:
+        head = catalog.move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)
+        context.out.line(f"{channel}: {was or 'nothing'} -> {head.move.version}, sequence {head.move.sequence}")
+        fleet_wait.tell(context, channel)
     served: dict[str, object] = {}
     if wait is not None:
         served = fleet_wait.until_served(context, channel, head.move.sequence, head.move.version, wait)
     context.out.document(
         {
             "channel": channel,
+            "changed": head is not before,
             "from": was or None,
             "version": head.move.version,
             "sequence": head.move.sequence,
@@ -85,3 +95,9 @@ def move(
         }
     )
     return 1 if served.get("complete") is False else 0
+
+
+def _is_there(head: "Head", channel: str, target: "VersionRef", expected_sequence: int | None) -> bool:
+    from weightsync.format.keys import LATEST
+
+    return channel != LATEST and head.version == target and expected_sequence in (None, head.move.sequence)
