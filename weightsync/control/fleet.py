@@ -80,7 +80,7 @@ class FleetServicer:
             for message in _messages(changes):
                 await call.write(message.SerializeToString())
             revision = changes.revision
-            await roster.wait(self._pace.bookmark_s)
+            await roster.wait(revision, self._pace.bookmark_s)
             await asyncio.sleep(GATHER_S)
         raise roster.ended
 

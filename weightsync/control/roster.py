@@ -99,8 +99,10 @@ class Roster:
         gone = [] if reset else [name for name, at in self._gone.items() if at > oldest]
         return Changes(self._revision, reset, changed[::-1], gone)
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until something changes, or for so long."""
+    async def wait(self, revision: int, timeout_s: float) -> None:
+        """Until something has changed since `revision`, or for so long."""
+        if self._revision != revision or self.ended is not None:
+            return
         try:
             await asyncio.wait_for(self._changed.wait(), timeout_s)
         except TimeoutError:
