@@ -51,7 +51,9 @@ def publish(
 
     Prints the version's number. What is sent is the difference to the version before; the first version, and one with other
     tensors, is a snapshot. The base for the difference is kept in --cache and used only if it is the committed version, else it
-    is rebuilt from the store. A checkpoint that shares no tensor name with the run's is refused. With --server the control plane is given notice of it; that may fail.
+    is rebuilt from the store. A checkpoint that shares no tensor name with the run's is refused: it is another model's.
+
+    With --server the control plane is given notice of it; that may fail.
 
     Examples:
       1. One checkpoint

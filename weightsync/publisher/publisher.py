@@ -217,7 +217,7 @@ class Publisher:
             raise Invalid(
                 f"these weights are another model's: none of their tensors ({len(ours)}, first {min(ours)!r}) is in version "
                 f"{parent.ref.version} of run {self._catalog.keys.run!r} ({len(theirs)}, first {min(theirs)!r})",
-                remedy="publish them under a --run of their own, or go on with them in this one: --replace-model (`replace_model` of the settings)",
+                remedy="publish them under a --run of their own, or go on with them in this one with --replace-model",
             )
 
     def _newest(self) -> VersionRecord | None:
