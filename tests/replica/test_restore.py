@@ -12,7 +12,7 @@ from tests.replica.test_at_rest import limit_files
 from tests.replica.test_update import fold, snapshot
 from tests.replica.world import World, frames_between, random_weights, sample_layout, step, table_of, tree
 from weightsync.catalog import Catalog
-from weightsync.errors import Corrupt, Invalid, NoSpace, Unavailable, WeightsyncError
+from weightsync.errors import Conflict, Corrupt, Invalid, NoSpace, Unavailable, WeightsyncError
 from weightsync.format.digests import DigestTable
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Tensor, make_layout
@@ -151,6 +151,16 @@ def test_nothing_is_overwritten(files_world, replica, tmp_path, taken):
         with pytest.raises(Invalid, match="exists and is not an empty directory"):
             call()
     assert names(tmp_path) == before
+
+
+def test_two_that_make_the_same_directory_at_once(files_world, replica, tmp_path, monkeypatch):
+    def taken(fd: int, operation: int) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr("weightsync.replica.restore.fcntl.flock", taken)
+    with pytest.raises(Conflict, match="another process"):
+        restore(files_world.catalog, files_world.records[2], replica, tmp_path / "out")
+    assert list(tmp_path.glob("*out*")) == []
 
 
 def test_an_empty_directory_is_taken(files_world, replica, tmp_path):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weightsync.catalog import Catalog, VersionRecord
 from weightsync.clock import new_write_id
-from weightsync.errors import Corrupt, Invalid, NoSpace
+from weightsync.errors import Conflict, Corrupt, Invalid, NoSpace
 from weightsync.format.digests import DigestTable
 from weightsync.replica.directory import WRITE_BYTES, write_all
 from weightsync.replica.fetch import ShardSource
@@ -202,7 +202,10 @@ def _workplace(out: Path) -> Iterator[Path]:
         work.mkdir(mode=0o777)
         fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # taken for a left-over in the moment before it was locked
+            raise Conflict(f"another process is making {str(out)!r}", remedy="let it finish, or name another directory") from None
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
