@@ -1,5 +1,5 @@
 # make demo     install into .venv and run the main job on real input     make test     all tests
-# make check    the gate: format, lint, types, layers, protos, tests      make bench    the benchmarks
+# make check    the gate: format, lint, types, layers, protos, tests      make bench    the codec's benchmark
 # make format   let ruff rewrite the sources                              make proto    regenerate weightsync/v1 from proto/
 #
 # Variables: PYTHON (3.11 or newer, makes the environment), VENV (its place), ARGS (handed to demo, test or bench).
@@ -86,7 +86,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks.codec $(ARGS)
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .demo

@@ -1,8 +1,8 @@
 """The control plane under many watchers, and under kills. Real processes, sockets and files.
 
-    python -m benchmarks.control watchers --watchers 2000 --versions 200 --out benchmarks/results/control-2000.json
-    python -m benchmarks.control kills --kills 100 --watchers 200 --out benchmarks/results/control-kills.json
-    python -m benchmarks.control hostile --out benchmarks/results/control-hostile.json
+    python -m benchmarks.control watchers --watchers 2000 --versions 200 --output benchmarks/results/control-2000.json
+    python -m benchmarks.control kills --kills 100 --watchers 200 --output benchmarks/results/control-kills.json
+    python -m benchmarks.control hostile --output benchmarks/results/control-hostile.json
 
 `watchers`: one server process; all watchers attach, then versions are published one by one, each with a notice to the server. Times are
 from just before the notice to when a watcher has the event. At the end the server is killed and all connect anew. `kills`: the server is
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     hostile.add_argument("--reports", type=int, default=100_000)
     hostile.add_argument("--leases", type=int, default=10_000)
     for each in (watch, kill, hostile):
-        each.add_argument("--out", type=Path, help="where the result goes, as JSON")
+        each.add_argument("--output", type=Path, help="where the result goes, as JSON")
     given = parser.parse_args(arguments)
     started_s, where = time.perf_counter(), machine()
     with tempfile.TemporaryDirectory() as scratch:
@@ -283,8 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
     document = {"command": command, **where, "seconds": round(time.perf_counter() - started_s, 1), "good": good, **result}
     text = json.dumps(document, indent=2)
     print(text)
-    if given.out:
-        given.out.write_text(text + "\n")
+    if given.output:
+        given.output.write_text(text + "\n")
     return 0 if good else 1
 
 
