@@ -115,7 +115,6 @@ def test_settings_that_are_given_exist():
     given |= set(re.findall(r"WEIGHTSYNC_\w+(?==)", (DEPLOY / "Dockerfile").read_text()))
     given |= set(load("compose.yaml")["x-environment"]) - {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     known = {f"WEIGHTSYNC_{field.upper()}" for field in Settings.model_fields}
-    known |= {"WEIGHTSYNC_LISTEN", "WEIGHTSYNC_TLS_CERT", "WEIGHTSYNC_TLS_KEY", "WEIGHTSYNC_TOKENS"}  # of `serve`
     assert given - known == set()
 
 

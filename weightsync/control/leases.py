@@ -9,7 +9,7 @@ from weightsync.control.runs import Runs
 from weightsync.control.settings import Limits
 from weightsync.control.threads import Threads
 from weightsync.control.versions import check_number
-from weightsync.errors import NotFound, Unavailable
+from weightsync.errors import Invalid, NotFound, Unavailable
 from weightsync.format.names import check_plain
 from weightsync.v1 import leases_pb2 as pb
 
@@ -71,5 +71,6 @@ def _must_hold(book: LeaseBook, holder: str, version: int) -> None:
 def _named(request: "pb.AcquireRequest | pb.RenewRequest | pb.ReleaseRequest", call: Call) -> tuple[str, int]:
     holder = check_plain(request.holder, "holder")
     call.speaks_for(holder)
-    check_plain(holder + "x" * (128 - MAX_HOLDER), "holder")
+    if len(holder) > MAX_HOLDER:
+        raise Invalid(f"holder {holder[:40]!r}... has more than {MAX_HOLDER} characters", remedy="take a shorter name")
     return holder, check_number(request.version, "version", least=1)
