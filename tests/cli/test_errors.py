@@ -100,7 +100,15 @@ def test_a_flipped_bit_in_a_shard(cli, shared, tmp_path):
     flip(objects(store, "shards/*-2-1/*")[0])
     found = cli("verify", *store.at, "--json", code=1).json
     assert [one["ok"] for one in found["versions"]] == [True, False, False, False]
-    assert "BAD  version 2" in cli("verify", "--version", 2, *store.at, code=1).out
+    assert found["damage"][0]["versions"] == [2, 3, 4]
+    assert len(found["damage"]) == 1
+    result = cli("verify", *store.at, code=1)
+    lines = result.out.splitlines()
+    assert lines[4:7] == ["BAD  version 2", "BAD  version 3", "BAD  version 4"]
+    assert [line.strip() for line in lines[9:11]] == ["needed by versions 2 to 4", "fix: bring it back with `weightsync repair`"]
+    assert lines[-1] == "4 versions looked at, 1 thing wrong"
+    assert result.out.count("shard 'tuning/shards/") == 1
+    assert result.err == ""
     assert cli("restore", "--version", 3, "--out", tmp_path / "out", *store.at, "--json", code=1).json["error"]["kind"] == "corrupt"
     assert not (tmp_path / "out").exists()
     assert cli("verify", "--version", 1, *store.at).code == 0
@@ -126,6 +134,8 @@ def test_a_missing_shard_is_no_success(cli, shared, tmp_path):
     store = copied(shared, tmp_path)
     objects(store, "shards/*-2-1/*")[0].unlink()
     assert not cli("verify", "--version", 2, *store.at, "--json", code=1).json["ok"]
+    (wrong,) = (one for one in cli("doctor", *store.at, "--json", code=1).json["findings"] if one["level"] == "wrong")
+    assert (wrong["name"], "is missing; version 4 needs it" in wrong["detail"]) == ("objects", True)
     cli("restore", "--version", 2, "--out", tmp_path / "out", *store.at, code=3)
     assert not (tmp_path / "out").exists()
 

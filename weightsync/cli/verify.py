@@ -1,7 +1,8 @@
 """`weightsync verify`: prove it."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +12,15 @@ from weightsync.cli import words
 from weightsync.cli.context import Context
 from weightsync.cli.failures import FOUND_WRONG
 from weightsync.cli.options import RUN, STORE, TRUST, verb
+from weightsync.cli.verify_report import Report
 from weightsync.errors import Compacted, NotFound, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.catalog import Catalog
     from weightsync.format.operators import Boundary
     from weightsync.format.refs import VersionRef
-    from weightsync.replica.verify import Finding
 
-SHOWN = 10  # findings of a version
+_NOISY = ("weightsync.replica", "weightsync.catalog")  # loggers
 
 
 @verb(STORE, RUN, TRUST)
@@ -47,16 +48,38 @@ def verify(
       3. Is this directory version 7?
            weightsync verify --store s3://bucket/models --run tuning --version 7 --checkpoint ./step-7
     """
-    run = _run(context, channels=version is None and checkpoint is None)
-    looked_at = _rebuild(context, version, run_ok=run["ok"]) if checkpoint is None else [_compare(context, version or "latest", checkpoint)]
-    versions = list(looked_at)
-    wrong = sum(len(one["findings"]) for one in (run, *versions))
-    context.out.line(f"{words.count(len(versions), 'version')} looked at, {wrong or 'nothing'} wrong")
-    context.out.document({"ok": not wrong, "run": run, "versions": versions})
-    return FOUND_WRONG if wrong else 0
+    report = Report(context.out)
+    with _findings_alone(context):
+        run = _run(context, report, channels=version is None and checkpoint is None)
+        if checkpoint is None:
+            versions = list(_rebuild(context, report, version, run_ok=run["ok"]))
+        else:
+            versions = [_compare(context, report, version or "latest", checkpoint)]
+    report.show()
+    context.out.line(
+        f"{words.count(len(versions), 'version')} looked at, {words.count(report.wrong, 'thing') if report.wrong else 'nothing'} wrong"
+    )
+    context.out.document({"ok": not report.wrong, "run": run, "versions": versions, "damage": report.documents()})
+    return FOUND_WRONG if report.wrong else 0
 
 
-def _run(context: Context, *, channels: bool) -> dict[str, Any]:
+@contextmanager
+def _findings_alone(context: Context) -> Iterator[None]:
+    """Keeps warnings out of the log that say what is reported anyway, unless a level was asked for."""
+    if "log_level" in context.settings.model_fields_set:
+        yield
+        return
+    before = {name: logging.getLogger(name).level for name in _NOISY}
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _run(context: Context, report: Report, *, channels: bool) -> dict[str, Any]:
     """The run's record, its boundary, and with `channels` every channel with all of its history."""
     from weightsync.format.keys import LATEST
     from weightsync.replica.verify import DAMAGE, Finding, finding_of
@@ -81,20 +104,21 @@ def _run(context: Context, *, channels: bool) -> dict[str, Any]:
         catalog.boundary()
     except DAMAGE as error:
         found.append(finding_of(catalog, error, "boundary"))
-    return {"run": name} | _report(context, f"run {name}", found, f"run {name}")
+    return {"run": name} | report.add(f"run {name}", found, f"run {name}")
 
 
-def _compare(context: Context, version: str, checkpoint: Path) -> dict[str, Any]:
+def _compare(context: Context, report: Report, version: str, checkpoint: Path) -> dict[str, Any]:
     from weightsync.cli import look
     from weightsync.replica.verify import verify_directory
 
     record = look.resolve(context.catalog, version)
     with context.out.progress(f"{checkpoint}") as advance:
         found = list(verify_directory(context.catalog, record, checkpoint, progress=advance))
-    return _version(record.ref) | _report(context, _name(record.ref), found, f"{checkpoint} is version {record.ref.version}, every byte")
+    name = _name(record.ref)
+    return _version(record.ref) | report.add(f"{checkpoint} is not {name}", found, f"{checkpoint} is {name}, every byte")
 
 
-def _rebuild(context: Context, version: str | None, *, run_ok: bool) -> Iterator[dict[str, Any]]:
+def _rebuild(context: Context, report: Report, version: str | None, *, run_ok: bool) -> Iterator[dict[str, Any]]:
     from weightsync.cli import look
     from weightsync.cli.scratch import scratch_replica
     from weightsync.replica.verify import DAMAGE, finding_of, verify_version
@@ -114,7 +138,7 @@ def _rebuild(context: Context, version: str | None, *, run_ok: bool) -> Iterator
             except Compacted:
                 record = None
             except DAMAGE as error:
-                yield _version(ref) | _report(context, _name(ref), [finding_of(catalog, error, "manifest")], "")
+                yield _version(ref) | report.add(_name(ref), [finding_of(catalog, error, "manifest")], "", ref.version)
                 continue
             if record is None:
                 context.out.note(f"version {ref.version} was collected: not looked at")
@@ -123,7 +147,7 @@ def _rebuild(context: Context, version: str | None, *, run_ok: bool) -> Iterator
                 found = list(verify_version(catalog, record, replica, progress=advance))
             if boundary is not None and boundary.condemned(ref.version):  # what is held for a chain must stand; other ways may be gone
                 found = [one for one in found if one.kind != Compacted.kind]
-            yield _version(ref) | _report(context, _name(ref), found, f"version {ref.version} is whole: root {record.manifest.root[:16]}")
+            yield _version(ref) | report.add(_name(ref), found, f"{_name(ref)} is whole: root {record.manifest.root[:16]}", ref.version)
 
 
 def _moved(catalog: "Catalog") -> set[str]:
@@ -166,18 +190,3 @@ def _name(ref: "VersionRef") -> str:
 
 def _version(ref: "VersionRef") -> dict[str, Any]:
     return {"version": ref.version, "manifest": ref.manifest}
-
-
-def _report(context: Context, what: str, findings: "Sequence[Finding]", fine: str) -> dict[str, Any]:
-    for finding in findings[:SHOWN]:
-        context.out.line(f"BAD  {what}: {finding.what}: {finding.message} ({finding.kind})")
-        if finding.remedy:
-            context.out.line(f"     fix: {finding.remedy}")
-    if len(findings) > SHOWN:
-        context.out.line(f"     ... and {len(findings) - SHOWN} more (--json lists all)")
-    if not findings:
-        context.out.line(f"ok   {fine}")
-    return {
-        "ok": not findings,
-        "findings": [{"kind": one.kind, "what": one.what, "message": one.message, "remedy": one.remedy} for one in findings],
-    }
