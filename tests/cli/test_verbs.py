@@ -13,7 +13,7 @@ DELTA_LANES = 40_064
 
 def test_versions_for_people(cli, shared):
     lines = cli("versions", *shared.at).out.splitlines()
-    assert lines[0].split() == ["version", "step", "epoch", "parent", "changed", "bytes", "ratio", "age", "channels"]
+    assert lines[0].split() == ["version", "step", "epoch", "parent", "changed", "bytes", "payload", "ratio", "age", "channels"]
     assert [line.split()[:2] for line in lines[1:]] == [["1", "10"], ["2", "20"], ["3", "30"], ["4", "40"]]
     assert lines[2].endswith("serving")
     assert lines[4].endswith("latest")
@@ -31,7 +31,11 @@ def test_versions_for_scripts(cli, shared):
     ]
     assert found["versions"][1]["lanes"] == DELTA_LANES
     assert 0.008 < found["versions"][1]["changed"] < 0.012
-    assert (found["versions"][3]["changed_lanes"], found["versions"][3]["payload_bytes"], found["versions"][3]["ratio"]) == (0, 0, None)
+    assert (found["versions"][3]["changed_lanes"], found["versions"][3]["payload_bytes"], found["versions"][3]["payload_ratio"]) == (
+        0,
+        0,
+        None,
+    )
     assert found["versions"][2]["root"] == found["versions"][3]["root"] != found["versions"][1]["root"]
 
 
@@ -99,6 +103,8 @@ def test_verify_a_checkpoint(cli, shared):
     wrong = cli("verify", "--version", 2, "--checkpoint", shared.checkpoints[1], *shared.at, "--json", code=1).json
     assert not wrong["ok"]
     assert {one["kind"] for one in wrong["versions"][0]["findings"]} == {"corrupt"}
+    text = cli("verify", "--version", 2, "--checkpoint", shared.checkpoints[1], *shared.at, code=1).out
+    assert (text.count("differs from the version"), text.count("fix: ")) == (2, 1)
 
 
 def test_publish_a_single_file_without_index(cli, tmp_path):
@@ -150,6 +156,8 @@ def test_doctor(cli, shared, tmp_path):
     by_name = {one["name"]: one for one in found["findings"]}
     assert by_name["writes"]["detail"].startswith("full")
     assert by_name["channel latest"]["detail"].startswith("version 4")
+    assert by_name["objects"]["detail"] == "3 shards that lead to version 4 are there"
+    assert by_name["run"]["detail"] == "'tuning'"
     assert {"versions", "kernel", "cache", "images", "store", "clock", "run", "channel serving"} <= by_name.keys()
     before = contents(shared.path)
     cli("doctor", *shared.at, "--read-only")

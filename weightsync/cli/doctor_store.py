@@ -1,19 +1,24 @@
 """What `doctor` looks at in the store: that it answers, what it can do, its clock, the run and where its channels point."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from weightsync.cli.findings import Finding, Level, attempt, ok, warning
-from weightsync.cli.words import age, seconds
+from weightsync.cli.words import age, count, seconds
 from weightsync.clock import SYSTEM, new_write_id
-from weightsync.errors import WeightsyncError
+from weightsync.errors import NotFound, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.catalog import Catalog, Head
+    from weightsync.format.versions import Payload, Shard
     from weightsync.store.api import ObjectStore
 
 SKEW_S = 5.0
+OBJECTS = 1000  # that are asked for, the newest first
+READERS = 16
 PROBES = "probes/"  # below the run's prefix: credentials may be limited to it
 
 
@@ -67,13 +72,19 @@ def _skew(store: "ObjectStore", prefix: str) -> Finding:
 
 
 def check_run(catalog: "Catalog") -> Iterator[Finding]:
-    """The run, its channels, and whether the newest version's records can be read and are trusted."""
-    run = attempt("run", lambda: ok("run", f"{catalog.run().run!r}, model {catalog.run().model!r}"))
+    """The run, its channels, whether the newest version's records can be read and are trusted, and whether its shards are there."""
+    run = attempt("run", lambda: _run(catalog))
     yield run
     if run.level is not Level.OK:
         return
     for channel in sorted({"latest", *_channels(catalog)}):
         yield attempt(f"channel {channel}", lambda channel=channel: _channel(catalog, channel))  # type: ignore[misc]
+    yield attempt("objects", lambda: _objects(catalog))
+
+
+def _run(catalog: "Catalog") -> Finding:
+    run = catalog.run()
+    return ok("run", f"{run.run!r}, model {run.model!r}" if run.model else repr(run.run))
 
 
 def _channels(catalog: "Catalog") -> list[str]:
@@ -94,6 +105,34 @@ def _channel(catalog: "Catalog", channel: str) -> Finding:
     if _expired(head):
         return warning(name, f"{detail}, expired", "the publisher, or who renews the channel, is not running")
     return ok(name, detail)
+
+
+def _objects(catalog: "Catalog") -> Finding:
+    """Whether the shards stand that a host which holds nothing would download for the newest version. Asks for sizes, reads none."""
+    from weightsync.replica.path import find_path
+
+    head = catalog.head()
+    if head is None or head.version is None:
+        return ok("objects", "none are needed yet")
+    record = catalog.manifest_of(head.version.version, head.version.manifest)
+    steps = reversed(find_path(catalog, None, record).steps)
+    needed = list(islice(((step, shard) for step in steps for shard in step.shards), OBJECTS))
+    with ThreadPoolExecutor(READERS) as pool:
+        sizes = list(pool.map(lambda one: _size(catalog, *one), needed))
+    for (step, shard), (key, size) in zip(needed, sizes, strict=True):
+        if size is None or size < shard.nbytes:
+            state = "is missing" if size is None else f"has {size} bytes instead of {shard.nbytes}"
+            detail = f"shard {key!r} of version {step.target.version} {state}; version {head.version.version} needs it"
+            return Finding("objects", Level.WRONG, detail, "bring it back with `weightsync repair`; `weightsync verify` shows all damage")
+    return ok("objects", f"{count(len(needed), 'shard')} that lead to version {head.version.version} are there")
+
+
+def _size(catalog: "Catalog", step: "Payload", shard: "Shard") -> tuple[str, int | None]:
+    key = catalog.keys.shard(step.writer, step.target.version, step.base_version, shard.digest)
+    try:
+        return key, catalog.store.stat(key).size_bytes
+    except NotFound:
+        return key, None
 
 
 def _expired(head: "Head") -> bool:

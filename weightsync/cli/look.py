@@ -69,7 +69,7 @@ def summary(record: "VersionRecord", lanes: int) -> dict[str, Any]:
         "changed": manifest.changed_lanes / lanes if lanes else 0.0,
         "payload_bytes": manifest.payload_bytes,
         "checkpoint_bytes": manifest.checkpoint_bytes,
-        "ratio": manifest.checkpoint_bytes / manifest.payload_bytes if manifest.payload_bytes else None,
+        "payload_ratio": manifest.checkpoint_bytes / manifest.payload_bytes if manifest.payload_bytes else None,
         "created": datetime.fromtimestamp(manifest.created_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "root": manifest.root,
         "manifest": record.ref.manifest,

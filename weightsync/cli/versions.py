@@ -12,7 +12,7 @@ from weightsync.clock import SYSTEM
 if TYPE_CHECKING:
     from weightsync.catalog import VersionRecord
 
-COLUMNS = ("version", "step", "epoch", "parent", "changed", "bytes", "ratio", "age", "channels")
+COLUMNS = ("version", "step", "epoch", "parent", "changed", "bytes", "payload ratio", "age", "channels")
 
 
 @verb(STORE, RUN, TRUST)
@@ -24,8 +24,8 @@ def versions(
     """Lists the versions of a run.
 
     Committed versions, oldest first, and the channels that point to them.
-    BYTES are those of the payload that leads from the parent (a snapshot: from nothing), RATIO the
-    bytes of the checkpoint over them.
+    BYTES are those of the payload that leads from the parent (a snapshot: from nothing), PAYLOAD RATIO the
+    bytes of the checkpoint over them. `publish` and `demo` count all that a version adds, so their ratio is smaller.
 
     Examples:
       1. All versions
