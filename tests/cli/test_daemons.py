@@ -34,13 +34,13 @@ class Daemon:
 
 
 @contextmanager
-def daemon(cli: Cli, *arguments: object) -> Iterator[Daemon]:
+def daemon(cli: Cli, *arguments: object, env: dict[str, str] | None = None) -> Iterator[Daemon]:
     process = subprocess.Popen(
         cli.command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=cli.env,
+        env=cli.env | (env or {}),
         cwd=cli.home,
         stdin=subprocess.DEVNULL,
     )
@@ -85,6 +85,18 @@ def test_a_watcher_passes_over_a_broken_checkpoint(cli, tmp_path):
     with daemon(cli, "publish", "--watch", inbox, *at, "--cache", tmp_path / "a", "--poll-s", 0.1, "--json") as publisher:
         assert publisher.event("published")["step"] == 2
         assert publisher.stop()[0] == 0
+
+
+def test_a_first_interrupt_says_what_it_waits_for(cli, tmp_path):
+    save(tmp_path / "inbox" / "step-1", weights(3, 400))
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", "watched", "--cache", tmp_path / "cache")
+    slow = {"WEIGHTSYNC_FAILPOINTS": "publish.before_head=sleep:3000"}
+    with daemon(cli, "publish", "--watch", tmp_path / "inbox", *at, "--poll-s", 0.1, env=slow) as publisher:
+        while not list((tmp_path / "store").glob("watched/shards/*/*")):
+            assert publisher.process.poll() is None
+        code, err = publisher.stop(signal.SIGINT)
+    assert (code, "finishing version 1, press Ctrl-C again to stop now\n" in err) == (0, True)
+    assert (tmp_path / "store" / "watched" / "channels" / "latest" / "head").is_file()
 
 
 def test_a_fenced_watcher_ends(cli, tmp_path):

@@ -41,8 +41,10 @@ def test_the_demo(cli, checkpoints, tmp_path):
         (3, "delta", True),
     ]
     assert found["delta_ratio"] > 1
-    assert [line.split()[0] for line in result.err.splitlines()[:4]] == ["version", "1", "2", "3"]
-    assert "step-10" in result.err.splitlines()[3]
+    first, *table = result.err.splitlines()
+    assert first == f"publishing what is in {checkpoints}; 2 subscriber processes will rebuild each version ..."
+    assert [line.split()[0] for line in table[:4]] == ["version", "1", "2", "3"]
+    assert "step-10" in table[3]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -64,6 +66,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(cli, checkpoints, tmp_path):
         env=cli.env | own(cli, tmp_path),
     )
     assert process.stderr is not None
+    process.stderr.readline()  # what it will do
     process.stderr.readline()  # the header comes with the first row, when everything runs
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)

@@ -3,7 +3,8 @@ import pytest
 
 from weightsync.cli import words
 from weightsync.cli.difference import Difference, compare, total
-from weightsync.cli.output import table_lines
+from weightsync.cli.output import Output, table_lines
+from weightsync.cli.verify_report import spans
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Tensor, make_layout
 
@@ -31,6 +32,22 @@ def test_ages(past_s, text):
 
 def test_a_table_lines_up():
     assert table_lines(("name", "n"), [("a", "1"), ("bcdef", "22")]) == ["name    n", "a       1", "bcdef  22"]
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([2], "version 2"), ([2, 3, 4], "versions 2 to 4"), ([1, 3, 4, 9], "versions 1, 3 to 4, 9")])
+def test_spans(numbers, text):
+    assert spans(numbers) == text
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_long_work_tells_of_itself_where_no_terminal_watches(as_json, capfd):
+    out, seen = Output(as_json=as_json, line_s=0.001), ""
+    with out.progress("version 7") as advance:
+        advance(1000, 4000)
+        while not as_json and "25.00 %" not in seen:
+            seen += capfd.readouterr().err
+    assert ("version 7: 25.00 % of 4 kB, " in seen) == (not as_json)
+    assert not (as_json and capfd.readouterr().err)
 
 
 class Side:

@@ -92,7 +92,8 @@ class Context:
             version = metadata.version("weightsync")
         except metadata.PackageNotFoundError:
             version = "source"
-        with Process(role, metrics=metrics, address=self.settings.metrics, version=version) as process:
+        address, tell = self.settings.metrics, self.out.finishing
+        with Process(role, metrics=metrics, address=address, version=version, on_interrupt=tell) as process:
             if process.listening is not None and self.settings.metrics is not None:
                 self.out.note("metrics and health on http://{}:{}/".format(*process.listening))
             yield process

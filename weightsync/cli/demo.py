@@ -60,6 +60,8 @@ def demo(
     with ExitStack() as stack:
         stack.enter_context(sigterm_interrupts())
         home, images = (Path(stack.enter_context(_directory(place))) for place in (None, _memory()))
+        what = f"publishing what is in {checkpoints}" if checkpoints else "training a small model and publishing every step"
+        context.out.note(f"{what}; {words.count(subscribers, 'subscriber process', 'es')} will rebuild each version ...")
         table = stack.enter_context(LiveTable(remark="input" if checkpoints else "reward", as_json=context.out.as_json))
         table.doing("preparing ...")
         here = context.with_settings(store=store or (home / "store").as_uri(), run=run, cache=home / "publisher")

@@ -44,11 +44,17 @@ class Process:
         version: str = "",
         stall_s: float = STALL_S,
         notifier: Notifier | None = None,
+        on_interrupt: Callable[[str], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`address`: where /metrics, /healthz and /readyz are served; None: nowhere."""
+        """`address`: where /metrics, /healthz and /readyz are served; None: nowhere.
+
+        `on_interrupt` is told, inside the signal handler, what the first Ctrl-C waits for (`in_flight`).
+        """
         self.bell = Bell()
+        self.in_flight = ""  # what would be finished before an end, for people; empty while the loop waits
         self.board: Board = open_board((*names.COMMON, *metrics))
+        self._on_interrupt = on_interrupt
         self._role, self._address, self._version = role, address, version
         self._ready: Probe = lambda: Condition(False, "starting")
         self._stall_s, self._clock = stall_s, clock
@@ -146,3 +152,5 @@ class Process:
         if self.bell.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.bell.end()
+        if number == signal.SIGINT and self.in_flight and self._on_interrupt is not None:
+            self._on_interrupt(self.in_flight)

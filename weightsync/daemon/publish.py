@@ -92,6 +92,7 @@ class WatchingPublisher:
         return True
 
     def _publish(self, found: Found) -> None:
+        self._process.in_flight = f"version {self._publisher.version + 1}"
         try:
             published = self._publisher.publish_checkpoint(found.path, step=found.step, note=self._note)
         except (Invalid, Corrupt, Unsupported, NotFound) as error:  # the checkpoint's fault: others may still be good
@@ -99,6 +100,8 @@ class WatchingPublisher:
             self._board.add(names.REFUSED)
             self._complain(error)
             return
+        finally:
+            self._process.in_flight = ""
         if self._notices is not None:
             self._notices.tell()
         self._watcher.published(found)

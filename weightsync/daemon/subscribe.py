@@ -94,6 +94,8 @@ class Follower:
     def _progress(self, done: int, total: int) -> None:
         """Downloads are signs of life."""
         self._process.beat()
+        demand = self._subscriber.demand
+        self._process.in_flight = f"version {demand.version.version}" if demand and demand.version else ""
         if done < total and self._fact.stage != "fetch":
             self._say(stage="fetch")
 
@@ -116,6 +118,7 @@ class Follower:
 
     def _went(self, step: Step) -> None:
         self._process.beat()
+        self._process.in_flight = ""
         self._sequence, self._stale = step.sequence, step.stale
         self._board.set(names.POLLED, self._clock.now_s())
         self._count(step)
@@ -127,6 +130,7 @@ class Follower:
             self._on_step(step)
 
     def _failed(self, error: WeightsyncError) -> None:
+        self._process.in_flight = ""
         self._process.failed(error)
         self._say(stage="failed", error_kind=error.kind, error=error.message[:512])
 
