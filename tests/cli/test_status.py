@@ -107,7 +107,8 @@ def test_with_tokens_each_says_what_it_may_and_no_token_is_shown(cli, tmp_path):
             while [one["served"] for one in cli(*ask, "--token-file", tmp_path / "reader").json["subscribers"]] != [1]:
                 pass
             assert subscriber.stop()[0] == 0
-        with daemon(cli, *following, "--name", "host-2", "--cache", tmp_path / "t") as other:  # it may not speak for that name; it serves all the same
+        # It may not speak for that name; it serves all the same.
+        with daemon(cli, *following, "--name", "host-2", "--cache", tmp_path / "t") as other:
             assert other.event("version")["version"] == 1
             line = next(iter(other.process.stderr))
             while "host-2" not in line:
