@@ -101,6 +101,16 @@ def test_a_second_interrupt_interrupts():
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.parametrize(("number", "in_flight"), [(signal.SIGINT, ""), (signal.SIGINT, "version 7"), (signal.SIGTERM, "version 7")])
+def test_who_presses_ctrl_c_is_told_what_it_waits_for(number, in_flight):
+    told = []
+    with Process("test", metrics=(), on_interrupt=told.append) as process:
+        process.in_flight = in_flight
+        os.kill(os.getpid(), number)
+        assert process.bell.wait(60)
+    assert told == ([in_flight] if in_flight and number == signal.SIGINT else [])
+
+
 def test_pages(caplog):
     with Process("test", metrics=names.SUBSCRIBER, address="0", version="1.2") as process:
         assert process.listening[0] == "127.0.0.1"

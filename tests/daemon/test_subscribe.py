@@ -84,6 +84,27 @@ def test_it_converges_without_a_control_plane_from_start_to_end(world, away):
     assert plane is None or plane.closed.is_set()  # it does not wait for who does not answer
 
 
+def test_what_is_in_flight_is_known_from_the_first_byte_to_the_end(world):
+    publishing, seen, subscriber = Publishing(world), [], world.subscriber()
+    publishing.next()
+
+    def stepped(_):
+        seen.append(process.in_flight)
+        process.bell.end()
+
+    with Process("subscriber", metrics=names.SUBSCRIBER) as process:
+        follower = Follower(process, subscriber, settings(), on_step=stepped)
+        told = subscriber.progress
+
+        def progress(done, total):
+            told(done, total)
+            seen.append(process.in_flight)
+
+        subscriber.progress = progress
+        follower.run()
+    assert (set(seen[:-1]), seen[-1]) == ({"version 1"}, "")
+
+
 def test_news_is_looked_at_at_once_and_old_news_is_not(world):
     publishing, plane, looks = Publishing(world), Plane(), []
 

@@ -23,7 +23,7 @@ def lines(facts: RunFacts, alarms: Sequence[Alarm]) -> Iterator[str]:
     yield from _table(("channel", "version", "sequence", "moved", "by", "why"), list(_channels(facts)), left=1)
     yield ""
     yield from _table(
-        ("version", "step", "changed", "sent", "ratio", "age"), [_version(facts, v) for v in facts.versions[-SHOWN_VERSIONS:]]
+        ("version", "step", "changed", "payload", "ratio", "age"), [_version(facts, v) for v in facts.versions[-SHOWN_VERSIONS:]]
     )
     yield ""
     if facts.subscribers is None:
