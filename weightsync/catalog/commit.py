@@ -8,20 +8,24 @@
 A number whose manifest is taken by other bytes is void: plan again with the next one.
 """
 
+from contextlib import suppress
+
 from weightsync.catalog.boundary import compacted, read_boundary
 from weightsync.catalog.context import Context
+from weightsync.catalog.leases import drop_lease, put_lease
 from weightsync.catalog.move_writer import MoveWriter
 from weightsync.catalog.read import Reader
 from weightsync.catalog.retract import Retractor
 from weightsync.catalog.signing import next_move, sealed
 from weightsync.catalog.values import Change, Claim, CommitPlan, NewVersion, VersionRecord
-from weightsync.errors import Invalid, NotFound, Unavailable
+from weightsync.errors import Invalid, NotFound, Unavailable, WeightsyncError
 from weightsync.format.keys import LATEST
 from weightsync.format.operators import Boundary
 from weightsync.format.refs import Ref, VersionRef
 from weightsync.format.versions import Form, Manifest, Payload
 from weightsync.trust import Role
 
+FORK_LEASE_MS = 3_600_000
 MAX_VOID_NUMBERS = 10_000  # looked past for one version: more of them are not the traces of failed publishes
 
 
@@ -107,11 +111,16 @@ class Committer:
         """
         base = plan.payload.base_version
         self._look_before(claim, base)
+        fork = base not in (0, claim.head.move.version)
+        if fork:  # nothing else keeps an older base until the version on it is committed
+            put_lease(self._ctx, self._reader, f"commit-{claim.epoch}", base, self._ctx.now_ms() + FORK_LEASE_MS)
         head = self._writer.swap(claim.head, plan.move, plan.envelope)
         # The version that was at the head may be marked from now on: until the swap it was kept, from then on its objects are, for ours.
         # A head moved onto a version that was marked already is one whose mover is about to take it back: the look before refuses that.
-        at_risk = (base,) if base not in (0, claim.head.move.version) else ()
-        self._retractor.check(LATEST, plan.ref.version, claim.who, *at_risk)
+        self._retractor.check(LATEST, plan.ref.version, claim.who, *((base,) if fork else ()))
+        if fork:
+            with suppress(WeightsyncError):  # it expires by itself
+                drop_lease(self._ctx, f"commit-{claim.epoch}", base)
         return Claim(claim.epoch, head, claim.who)
 
     def _look_before(self, claim: Claim, base: int) -> None:
