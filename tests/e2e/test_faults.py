@@ -6,23 +6,23 @@ import pytest
 
 from tests.e2e.history import check
 from tests.publisher.checkpoints import make, step, tree
-from tests.publisher.world import World
+from tests.publisher.world import world
 from weightsync.errors import Conflict, Fenced, Unavailable, WeightsyncError
 from weightsync.store.memory import MemoryStore
 from weightsync.store.memory_faults import Crashed, Fault, Faults
 
+__all__ = ["world"]  # a fixture
 LOST = (Fault.LOST_APPLIED, Fault.LOST_DROPPED, Fault.CONFLICT_409, Fault.PRECONDITION_412)
 
 
 @pytest.fixture
-def made(tmp_path):
+def made(world):
     """Successive checkpoints in a world."""
-    world, weights, paths = World(tmp_path), make(size=500), []
+    weights, paths = make(size=500), []
     for number in range(6):
         paths.append(world.checkpoint(weights, shards=1))
         weights = step(weights, number)
-    yield world, paths
-    world.close()
+    return world, paths
 
 
 def files_of(paths):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory import in_memory
 from tests.publisher.checkpoints import Weights, tree, write
 from weightsync.catalog import Catalog
 from weightsync.publisher.commit import Settings
@@ -80,6 +81,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path):
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with in_memory(tmp_path) as home:
+        made = World(home)
+        yield made
+        made.close()
