@@ -84,7 +84,9 @@ def test_at_random_moments(place):
     rng = np.random.default_rng(20)
     journals = seconds = 0
     found = set()
-    for _ in range(40):
+    for number in range(400):  # where the kills fall depends on how busy the machine is
+        if number >= 25 and journals >= 3 and seconds >= 1 and len(found) >= 3:
+            break
         child = children.start(forever)
         SYSTEM.sleep_s(float(rng.uniform(0.0, 0.09)))
         children.kill(child)
