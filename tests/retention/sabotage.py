@@ -72,17 +72,8 @@ def _leases_do_not_count(catalog: Catalog) -> None:
     catalog.leases = list  # type: ignore[method-assign,assignment]
 
 
-def _nobody_looks_before_building(catalog: Catalog) -> None:
-    catalog._committer._look_before = lambda claim, base: None  # type: ignore[method-assign]
-
-
 def _no_look_after_moves(catalog: Catalog) -> None:
     catalog._mover._retractor.check = lambda *_: None  # type: ignore[method-assign]
-
-
-def _holds_again(names: Any) -> Any:
-    del names
-    return False
 
 
 RULES: dict[str, Rule] = {
@@ -93,6 +84,5 @@ RULES: dict[str, Rule] = {
     "a boundary is never overwritten": Rule(collector=Overwriting),
     "pins count": Rule(catalog=_pins_do_not_count),
     "leases count": Rule(catalog=_leases_do_not_count),
-    "nobody builds on what is marked": Rule(catalog=_nobody_looks_before_building),
     "who moves looks again": Rule(catalog=_no_look_after_moves),
 }

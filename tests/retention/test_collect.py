@@ -485,3 +485,28 @@ def test_five_hundred_versions_leave_a_bucket_of_known_size(bench):
     assert len(bench.listed("channels/")) == 1 + 501
     assert bench.nbytes() < own + 11 * 900 + bench.nbytes("channels/") + bench.nbytes("layouts/") + bench.nbytes("files/") + 2000
     assert isinstance(bench.clock, ManualClock)
+
+
+def test_nobody_builds_on_a_head_that_is_being_collected(bench):
+    """The mover of that head is about to take it back, or died: a delta on it would be lost with its base."""
+    bench.publish(3)
+    catalog = bench.catalog()
+    catalog._mover._retractor.check = lambda *_: None  # it dies before it looks again
+    decide = catalog._mover._decide
+
+    def late(*args, **options):
+        found = decide(*args, **options)
+        bench.collect(1, snapshots=False)
+        return found
+
+    catalog._mover._decide = late
+    catalog.move("latest", 1, expected_sequence=None, who="op", why="")
+    world = bench.world
+    for number in (2, 3):
+        del world.records[number]
+    world.claim = bench.catalog().claim("next")
+    with pytest.raises(Compacted, match="version 1"):
+        bench.publish(1)
+    world.claim = bench.catalog().claim("next")
+    bench.publish(1, snapshot=True)
+    assert bench.is_whole(max(world.records))

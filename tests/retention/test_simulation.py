@@ -20,7 +20,6 @@ SHOWS_AT = {
     "needs are read again before condemning": 32,
     "marks come before condemning": 105,
     "a boundary is never overwritten": 177,
-    "nobody builds on what is marked": 337,
     "only fenced publishers leave leftovers": 38,
     "pins count": 13,
     "leases count": 24,
