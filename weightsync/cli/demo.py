@@ -53,13 +53,16 @@ def demo(
       3. Over a bucket, with the results as JSON on the last line
            weightsync demo --store s3://bucket/scratch --run demo --json
     """
-    from weightsync.cli.demo_loop import Loop
+    from weightsync.cli.demo_loop import Loop, check_store
     from weightsync.cli.demo_table import LiveTable
 
     started_s = SYSTEM.monotonic_s()
     with ExitStack() as stack:
         stack.enter_context(sigterm_interrupts())
         home, images = (Path(stack.enter_context(_directory(place))) for place in (None, _memory()))
+        source = _input(home, checkpoints, steps, lr)
+        check_store(store or "")
+        # Said once nothing is wrong with what was asked for.
         what = f"publishing what is in {checkpoints}" if checkpoints else "training a small model and publishing every step"
         context.out.note(f"{what}; {words.count(subscribers, 'subscriber process', 'es')} will rebuild each version ...")
         table = stack.enter_context(LiveTable(remark="input" if checkpoints else "reward", as_json=context.out.as_json))
@@ -67,7 +70,7 @@ def demo(
         here = context.with_settings(store=store or (home / "store").as_uri(), run=run, cache=home / "publisher")
         rows: list[Row] = []
         loop: Loop | None = None
-        for checkpoint in _input(home, checkpoints, steps, lr):
+        for checkpoint in source:
             # Not before there is something to publish: a wrong directory should not start processes.
             loop = loop or stack.enter_context(Loop(here, home, images, subscribers, table.doing))
             rows.append(loop.carry(checkpoint))

@@ -18,15 +18,17 @@ from weightsync.errors import Invalid
 POLL_S = 0.05
 
 
+def check_store(url: str) -> None:
+    """Raises `Invalid` for a store that other processes cannot see."""
+    if url.startswith("mem:"):
+        raise Invalid("subscriber processes cannot see a store in our memory", remedy="leave --store out, or name a directory or bucket")
+
+
 class Loop:
     """A publisher and its subscribers; a context manager. It closes `context`."""
 
     def __init__(self, context: Context, home: Path, images: Path, subscribers: int, doing: Callable[[str], None]) -> None:
         self._doing = doing
-        if context.store_url.startswith("mem:"):
-            raise Invalid(
-                "subscriber processes cannot see a store in our memory", remedy="leave --store out, or name a directory or bucket"
-            )
         arguments = ["--store", context.store_url, "--run", context.run, "--poll-s", str(POLL_S)]
         self._stack = ExitStack()
         self._publisher = context.publisher(who=me(), model="", single_writer=False)
