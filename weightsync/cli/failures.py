@@ -37,6 +37,7 @@ _REMEDIES = {  # where an error does not say it better
     "unavailable": "check the network and the store (`weightsync doctor`), then retry",
     "outcome_unknown": "look with `weightsync versions` before you retry",
     "denied": "give this user access, then retry",
+    "unauthenticated": "give the server a credential it knows (--token-file, or a client certificate)",
     "no_space": "free some space, then retry",
     "conflict": "look again (`weightsync versions`), then decide",
     "already_exists": "look again (`weightsync versions`), then decide",
