@@ -7,11 +7,12 @@ import pytest
 
 from tests.control.plane import RUN, Plane, moves
 from weightsync.control.access import Gate, Tokens
+from weightsync.control.client import ControlClient
 from weightsync.control.dial import OPTIONS
 from weightsync.control.settings import Limits, Pace
 from weightsync.control.statuses import HistoryCompacted, WatchEnded, error_of
 from weightsync.control.watch import PATH, Bookmark, Moved, Watch
-from weightsync.errors import Compacted, Corrupt, NotFound, Unavailable
+from weightsync.errors import Compacted, Corrupt, Invalid, NotFound, Unavailable
 from weightsync.store.memory import MemoryStore
 from weightsync.v1 import versions_pb2 as pb
 
@@ -332,3 +333,12 @@ def test_a_server_that_breaks_a_promise_is_not_believed(plane, lie):
         pytest.raises(Corrupt, match=r"gap|does not match|the server says"),
     ):
         moves(watch, 5)
+
+
+def test_a_client_that_was_closed_says_so_to_calls_and_to_watches():
+    client = ControlClient("127.0.0.1:1")
+    client.close()
+    with pytest.raises(Invalid, match="is closed"):
+        client.get_channel("run", "latest")
+    with client.watch("run", "latest") as watch, pytest.raises(Invalid, match="is closed"):
+        watch.next(10.0)

@@ -61,6 +61,8 @@ class Connection:
             answer: M = method(request, timeout=timeout_s, metadata=self.metadata())
         except grpc.RpcError as error:
             raise error_of(error, self.address) from None
+        except ValueError:
+            raise self._is_closed() from None
         return answer
 
     def stream(self, path: str, request: Message, response: type[Message]) -> Any:
@@ -68,7 +70,14 @@ class Connection:
         method: Callable[..., Any] = self._channel.unary_stream(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response.FromString
         )
-        return method(request, metadata=self.metadata())
+        try:
+            return method(request, metadata=self.metadata())
+        except ValueError:
+            raise self._is_closed() from None
+
+    def _is_closed(self) -> Invalid:
+        # What grpc calls a ValueError. Threads that still read may call once more while their owner closes us.
+        return Invalid(f"the connection to {self.address} is closed", remedy="make another client")
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What goes with each call. A token file is read each time: tokens are renewed under a running process."""

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from weightsync.config import Settings
 from weightsync.control.client import ControlClient
@@ -10,7 +9,7 @@ from weightsync.control.tls import ClientTls
 from weightsync.control.watch import Watch
 from weightsync.daemon.hints import Sight
 from weightsync.daemon.messages import report_of
-from weightsync.errors import Invalid, Unavailable
+from weightsync.errors import Invalid
 from weightsync.telemetry.facts import SubscriberFact
 
 logger = logging.getLogger(__name__)
@@ -27,14 +26,6 @@ def connect(settings: Settings) -> ControlClient:
     return ControlClient(settings.server, tls=tls, token_file=settings.token_file, insecure=settings.server_insecure)
 
 
-@contextmanager
-def _open(address: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:  # what grpc raises for a call on a closed channel
-        raise Unavailable(f"the connection to {address} is closed: {error}") from error
-
-
 class GrpcPlane:
     """A `ControlPlane`. Closing it ends all calls."""
 
@@ -45,7 +36,7 @@ class GrpcPlane:
 
     def watch(self, run: str, channel: str, after: int | None) -> Iterator[Sight]:
         """News of a channel. It reconnects by itself; closing the generator ends it."""
-        with _open(self.address), self._client.watch(run, channel, after_sequence=after) as watch:
+        with self._client.watch(run, channel, after_sequence=after) as watch:
             self._watches.append(watch)
             try:
                 while True:
@@ -56,19 +47,16 @@ class GrpcPlane:
 
     def register(self, run: str, who: SubscriberFact) -> float:
         """Makes a subscriber known; returns how often to report, in seconds."""
-        with _open(self.address):
-            answer = self._client.register(run, who.name, region=who.region, engine=who.engine, channel=who.channel)
+        answer = self._client.register(run, who.name, region=who.region, engine=who.engine, channel=who.channel)
         return answer.report_interval_ms / 1000
 
     def report(self, run: str, who: SubscriberFact) -> None:
         """Says how it is."""
-        with _open(self.address):
-            self._client.report(run, who.name, report_of(who))
+        self._client.report(run, who.name, report_of(who))
 
     def notify(self, run: str, channel: str) -> None:
         """Something is new in the store."""
-        with _open(self.address):
-            self._client.notify(run, channel)
+        self._client.notify(run, channel)
 
     def close(self) -> None:
         """Ends all calls."""
