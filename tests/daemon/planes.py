@@ -13,6 +13,7 @@ class Plane:
         self.calls: SimpleQueue[tuple] = SimpleQueue()
         self.sights: SimpleQueue[Sight | Exception] = SimpleQueue()
         self.known = set()
+        self.interval_s = 0.05  # what the next registration is told
         self.hang = threading.Event()  # set: calls do not return before `close`
         self.closed = threading.Event()
 
@@ -34,7 +35,7 @@ class Plane:
     def register(self, run, who):
         self._answer("register", run, who)
         self.known.add(who.name)
-        return 0.05
+        return self.interval_s
 
     def report(self, run, who):
         self._answer("report", run, who)

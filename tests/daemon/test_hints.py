@@ -107,6 +107,16 @@ def test_a_server_that_forgot_is_told_again(plane):
         plane.next("report")
 
 
+def test_a_server_that_forgot_hears_at_once_what_is_served(plane):
+    with Reporter(plane, "run", FIRST, lambda ok: None):
+        plane.next("report")
+        plane.next("report")  # the first one was taken: nothing is left to say
+        plane.interval_s = 86_400.0
+        plane.known.clear()
+        plane.next("register")
+        plane.next("report")  # not a day later
+
+
 def test_reports_go_on_when_the_server_is_back(plane):
     sent = []
     plane.down.set()

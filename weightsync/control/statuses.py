@@ -125,7 +125,7 @@ def error_of(call: Any, address: str) -> WeightsyncError:
 
 _TOO_LARGE = ("larger than max", "metadata size")  # gRPC's own words; else it has too much to do
 _BARE_REMEDIES: dict[type[WeightsyncError], str] = {
-    Unavailable: "check that the server runs and can be reached, then retry",
+    Unavailable: "check that the server runs and can be reached, and that both sides or none speak TLS, then retry",
     Unsupported: "the server does not know this call: upgrade it",
     Invalid: "the message is larger than the server takes",
 }

@@ -211,6 +211,8 @@ class Reporter(_Worker):
             self._counted(lambda: self._plane.report(self._run_name, said.fact))
         except NotFound:  # the server was restarted
             self._interval_s = None
+            self._sent = 0  # a new registration says nothing of what is served: report at once, not at the next sign of life
+            self._over.wait(CALM_S)
             return
         self._sent = said.number
         self._succeeded()
