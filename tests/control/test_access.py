@@ -184,5 +184,11 @@ def test_authorizations_that_are_no_token(tokens, metadata):
     assert READER[:8] not in str(caught.value)
 
 
+def test_a_server_without_tokens_says_so(plane):
+    client = plane.client(plane.serve(gate=Gate(anonymous=Role.OPERATOR)), token=READER)
+    with pytest.raises(Unauthenticated, match="without --tokens"):
+        client.get_channel(RUN)
+
+
 def test_tokens_are_not_kept_in_the_clear(tokens):
     assert ONE not in repr(vars(Tokens(tokens)))

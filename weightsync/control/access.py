@@ -212,8 +212,10 @@ class Gate:
         if not given:
             return None
         scheme = _BEARER
-        if self._tokens is None or len(given) > 1 or not isinstance(given[0], str) or given[0][: len(scheme)].lower() != scheme:
-            raise Unauthenticated("the authorization is not one bearer token that this server knows", remedy="send one: Bearer TOKEN")
+        if self._tokens is None:
+            raise Unauthenticated("authorization was sent to a server without --tokens", remedy="send none, or start it with --tokens")
+        if len(given) > 1 or not isinstance(given[0], str) or given[0][: len(scheme)].lower() != scheme:
+            raise Unauthenticated("the authorization is not one bearer token", remedy="send one: Bearer TOKEN")
         identity = self._tokens.find(given[0][len(scheme) :].strip())
         if identity is None:
             raise Unauthenticated("the bearer token is not known", remedy="take one from the server's tokens file")
