@@ -11,6 +11,7 @@
     ├── Fenced          stop: a newer publisher holds the run            exit 1
     ├── Corrupt         refuse, and keep serving what was verified       exit 1
     ├── Compacted       the version is gone for good; take the way on    exit 1
+    ├── Dirty           an engine may hold a mix: it must not serve      exit 1
     ├── NotFound        nothing stands under that name                   exit 2
     ├── Invalid         the call or its input is wrong: fix it           exit 2
     └── Unsupported     upgrade, or use another store                    exit 2
@@ -95,6 +96,12 @@ class Compacted(WeightsyncError):
     """The version was collected, or is about to be."""
 
     kind = "compacted"
+
+
+class Dirty(WeightsyncError):
+    """A live engine's weights are not known to be one version: it serves nothing until it is reloaded and proven."""
+
+    kind = "dirty"
 
 
 class NotFound(WeightsyncError):
