@@ -1,4 +1,4 @@
-"""Errors to gRPC statuses and back: one kind, one status, both ways by one table."""
+"""Errors to gRPC statuses and back by one table; the kind in the detail tells apart those that share INTERNAL."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from weightsync.errors import (
     Conflict,
     Corrupt,
     Denied,
+    Dirty,
     Fenced,
     Invalid,
     NoSpace,
@@ -45,6 +46,7 @@ STATUSES: dict[type[WeightsyncError], grpc.StatusCode] = {
     NotFound: Code.NOT_FOUND,
     Invalid: Code.INVALID_ARGUMENT,
     Unsupported: Code.UNIMPLEMENTED,
+    Dirty: Code.INTERNAL,
     WeightsyncError: Code.INTERNAL,
 }
 _KINDS = {kind.kind: kind for kind in STATUSES}
