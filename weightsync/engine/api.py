@@ -54,7 +54,9 @@ class Change:
 
     `base` None: whatever it holds, and then `tensors` are all of the layout, whole. `sums` (uint64, by tensor number) are those of the
     whole new version. `image` is the directory of the host's replica, which holds `version` (`open_image_readonly`). `file` holds the
-    changes for other processes of this host (`weightsync.engine.change.open_change`).
+    changes for other processes of this host (`weightsync.engine.change.open_change`); `digest` identifies its content.
+    `holds` says what the image holds where that is not `version`, in a change that goes back: the bits of a tensor are then those of the
+    image with the values written over them (`weightsync.engine.change.tensor_bits`).
     """
 
     base: VersionRef | None
@@ -64,6 +66,8 @@ class Change:
     tensors: tuple[TensorChange, ...]
     image: Path
     file: Path | None = None
+    digest: str | None = None
+    holds: VersionRef | None = None
 
     @property
     def lanes(self) -> int:
