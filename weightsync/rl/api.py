@@ -21,13 +21,18 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class Completion:
-    """What the policy drew, one row per token: exactly what `Segment` holds of drawn tokens. Versions may change in the middle."""
+    """What the policy drew, one row per token: exactly what `Segment` holds of drawn tokens. Versions may change in the middle.
+
+    `experts` and, for the tokens that were given, `context_experts` (uint8, tokens x layers x k) are those chosen where that token was
+    *read*; 255 where none was recorded, as for the last token drawn, which nobody has read yet. None for a dense model.
+    """
 
     tokens: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int64]
     finish: Finish
     experts: NDArray[np.uint8] | None = None
+    context_experts: NDArray[np.uint8] | None = None
 
 
 class Policy(Protocol):

@@ -1,4 +1,4 @@
-"""A small decoder of the shape and with the tensor names of Qwen3, in plain torch, and sampling from it."""
+"""A small decoder of the shape and with the tensor names of Qwen3 or Qwen3-MoE, in plain torch, and sampling from it."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weightsync.rl.mlp import Experts, Mlp, Routing
+
 INITIAL_STD = 0.02
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the decoder; the default has 4.4 million parameters."""
+    """Sizes of the decoder; the default has 4.4 million parameters. `experts` 0: dense; else each token takes `chosen_experts` of them."""
 
     vocabulary: int = 32
     width: int = 256
@@ -24,9 +26,21 @@ class Shape:
     context: int = 64
     rope_base: float = 10_000.0
     norm_epsilon: float = 1e-6
+    experts: int = 0
+    chosen_experts: int = 2
 
     def config(self) -> dict[str, Any]:
         """What `config.json` says of it, so that transformers loads the checkpoint."""
+        mixture = {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "moe_intermediate_size": self.mlp_width,
+            "num_experts": self.experts,
+            "num_experts_per_tok": self.chosen_experts,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        }
         return {
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
@@ -44,6 +58,7 @@ class Shape:
             "rope_theta": self.rope_base,
             "tie_word_embeddings": False,
             "vocab_size": self.vocabulary,
+            **(mixture if self.experts else {}),
         }
 
 
@@ -52,6 +67,26 @@ class Cache(NamedTuple):
 
     keys: Tensor
     values: Tensor
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the tokens of a pass stand: their rotations, and how they meet what the caches hold."""
+
+    cosine: Tensor
+    sine: Tensor
+    start: int | Tensor
+    end: int
+    mask: Tensor | None = None
+
+    def write(self, held: Tensor, new: Tensor) -> Tensor:
+        """Puts `new` (batch, kv_heads, length, head_width) into the first rows of `held`, and gives all that the tokens may look at."""
+        rows = held[: len(new)]
+        if isinstance(self.start, int):
+            rows[:, :, self.start : self.end] = new
+        else:
+            rows[torch.arange(len(new)), :, self.start] = new[:, :, 0]
+        return rows[:, :, : self.end]
 
 
 class Norm(nn.Module):
@@ -85,33 +120,19 @@ class Attention(nn.Module):
         self.q_norm = Norm(shape.head_width, shape.norm_epsilon)
         self.k_norm = Norm(shape.head_width, shape.norm_epsilon)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None, position: int) -> Tensor:
-        """(batch, length, width) -> the same; `cache` is written from `position` on."""
+    def forward(self, x: Tensor, place: Place, cache: Cache | None) -> Tensor:
+        """(batch, length, width) -> the same; `cache` is written at `place`."""
         batch, length, _ = x.shape
+        cosine, sine = place.cosine, place.sine
         split = (batch, length, -1, self.shape.head_width)
         queries = _rotate(self.q_norm(self.q_proj(x).view(split)).transpose(1, 2), cosine, sine)
         keys = _rotate(self.k_norm(self.k_proj(x).view(split)).transpose(1, 2), cosine, sine)
         values = self.v_proj(x).view(split).transpose(1, 2)
         if cache:
-            end = position + length
-            cache.keys[:, :, position:end], cache.values[:, :, position:end] = keys, values
-            keys, values = cache.keys[:, :, :end], cache.values[:, :, :end]
-        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=length > 1, enable_gqa=True)
+            keys, values = place.write(cache.keys, keys), place.write(cache.values, values)
+        causal = length > 1
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=place.mask, is_causal=causal, enable_gqa=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
-
-
-class Mlp(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(shape.width, shape.mlp_width, bias=False)
-        self.up_proj = nn.Linear(shape.width, shape.mlp_width, bias=False)
-        self.down_proj = nn.Linear(shape.mlp_width, shape.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> the same."""
-        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nn.Module):
@@ -122,12 +143,14 @@ class Layer(nn.Module):
         self.input_layernorm = Norm(shape.width, shape.norm_epsilon)
         self.self_attn = Attention(shape)
         self.post_attention_layernorm = Norm(shape.width, shape.norm_epsilon)
-        self.mlp = Mlp(shape)
+        sizes = (shape.width, shape.mlp_width)
+        self.mlp = Experts(*sizes, shape.experts, shape.chosen_experts) if shape.experts else Mlp(*sizes)
 
-    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor, cache: Cache | None, position: int) -> Tensor:
+    def forward(self, x: Tensor, place: Place, cache: Cache | None, routing: Routing) -> Tensor:
         """(batch, length, width) -> the same."""
-        x = x + self.self_attn(self.input_layernorm(x), cosine, sine, cache, position)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.self_attn(self.input_layernorm(x), place, cache)
+        normed = self.post_attention_layernorm(x)
+        return x + (self.mlp(normed, routing) if isinstance(self.mlp, Experts) else self.mlp(normed))
 
 
 class Body(nn.Module):
@@ -154,14 +177,28 @@ class Decoder(nn.Module):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=INITIAL_STD, generator=generator)
 
-    def forward(self, tokens: Tensor, caches: list[Cache] | None = None, position: int = 0) -> Tensor:
-        """With `caches`, `tokens` follow the `position` tokens that are in there."""
+    def forward(
+        self, tokens: Tensor, caches: list[Cache] | None = None, position: int | Tensor = 0, routing: Routing | None = None
+    ) -> Tensor:
+        """With `caches`, `tokens` follow the `position` tokens that are in there; the caches may have more rows than `tokens`.
+
+        `position` int64 (batch,): `tokens` is one for each row, each at its own place. `routing` replays and keeps choices of experts.
+        """
         x = self.model.embed_tokens(tokens)
-        angles = self.angles[position : position + tokens.shape[1]].float()
-        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        place, routing = self._place(tokens, position, x.dtype), routing or Routing()
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, cosine, sine, caches[index] if caches else None, position)
+            x = layer(x, place, caches[index] if caches else None, routing)
         return self.lm_head(self.model.norm(x))
+
+    def _place(self, tokens: Tensor, position: int | Tensor, dtype: torch.dtype) -> Place:
+        if isinstance(position, int):
+            end = position + tokens.shape[1]
+            angles, mask = self.angles[position:end].float(), None
+        else:
+            end = int(position.max()) + 1
+            angles = self.angles[position].float()[:, None, None]
+            mask = (torch.arange(end) <= position[:, None])[:, None, None]
+        return Place(angles.cos().to(dtype), angles.sin().to(dtype), position, end, mask)
 
     def caches(self, batch: int, length: int) -> list[Cache]:
         """Empty caches for `batch` sequences of up to `length` tokens."""

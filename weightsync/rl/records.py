@@ -29,7 +29,7 @@ class Segment:
 
     `tokens` int32. `made` bool: the policy drew this token (not: prompt, tool output). `logprobs` float32: of drawn tokens under the
     policy that drew them, 0 elsewhere. `versions` int64: the version that drew it, 0 elsewhere. `experts` uint8 (tokens, layers, k): the
-    experts that the router chose, None for a dense model.
+    experts that the routers chose where they read this token, 255 where nothing was recorded; None for a dense model.
     """
 
     tokens: NDArray[np.int32]
