@@ -185,8 +185,8 @@ class MemoryEngine:
         with self._door.request() as check:
             for number in range(tokens):
                 between(number)
-                check()
                 with self._door.step(lambda: self._door.draining):
+                    check()
                     version = self._version
                     if version is None or version.version < min_version:
                         raise Unavailable(f"version {min_version} is not served yet", remedy="ask again later")
