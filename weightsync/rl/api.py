@@ -60,7 +60,10 @@ class Dialogue(Protocol):
 class Environment(Protocol):
     """Makes problems from seeds, plays them, grades the result. Stateless: one object serves many episodes at once."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Under which tasks ask for it."""
+        ...
 
     def problem(self, seed: int) -> Any:
         """The problem of a seed, always the same one."""
