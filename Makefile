@@ -44,7 +44,7 @@ demo: $(READY)
 	@$(BIN)/weightsync demo $(ARGS)
 
 test: $(READY)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: static test
 

@@ -68,6 +68,13 @@ def open_publisher(
     return Publisher(catalog, replica, ShardSource(catalog), who=who, model=model, settings=publish)
 
 
+def open_shards(settings: Settings, catalog: Catalog) -> ShardSource:
+    """Shards of the run, by way of this host's cache of objects; those of a store on this host's own disks are not kept twice."""
+    if not catalog.store.url.startswith("s3:"):
+        return ShardSource(catalog)
+    return ShardSource(catalog, ObjectCache(settings.cache / "objects", settings.cache_max_bytes))
+
+
 def open_subscriber(
     settings: Settings,
     store: ObjectStore,

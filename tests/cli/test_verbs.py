@@ -193,3 +193,49 @@ def test_signed_runs_are_read_with_the_right_keys_only(cli, tmp_path):
     assert cli("verify", *at, *trust, "--json").json["ok"]
     assert cli("restore", "--version", 1, "--out", tmp_path / "out", *at, *distrust, "--json", code=1).json["error"]["kind"] == "corrupt"
     assert not (tmp_path / "out").exists()
+
+
+def test_verify_a_sample(cli, shared):
+    found = cli("verify", *shared.at, "--sample", 2, "--json").json
+    assert (found["ok"], len(found["versions"]), sum(one["rebuilt"] for one in found["versions"])) == (True, 4, 2)
+    assert sum(one["rebuilt"] for one in cli("verify", *shared.at, "--sample", "1%", "--json").json["versions"]) == 1
+    assert cli("verify", *shared.at, "--sample", 3).out.count("(not rebuilt)") == 1
+    for wrong in ("0", "101%", "-3", "1.5", "many", "nan", "1e3"):
+        assert cli("verify", *shared.at, "--sample", wrong, "--json", code=2).json["error"]["kind"] == "invalid"
+    cli("verify", *shared.at, "--sample", 1, "--version", 2, code=2)
+
+
+def test_a_sample_sees_what_is_missing_anywhere(cli, shared, tmp_path):
+    shutil.copytree(shared.path, tmp_path / "store")
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", RUN)
+    for directory in (tmp_path / "store" / RUN / "shards").iterdir():
+        for shard in directory.iterdir():
+            shard.unlink()
+    found = cli("verify", *at, "--sample", 1, "--json", code=1).json
+    assert [one["ok"] for one in found["versions"]] == [False, False, False, True]  # the last one changed nothing: it has no shards
+
+
+def test_verify_the_image_of_a_subscriber(cli, shared, tmp_path):
+    images = {"WEIGHTSYNC_IMAGES": str(tmp_path / "images")}
+    cli("subscribe", "--once", *shared.at, "--out", tmp_path / "out", env=cli.env | images)
+    (image,) = (tmp_path / "images").iterdir()
+    found = cli("verify", *shared.at, "--image", image, "--json").json
+    assert (found["ok"], found["versions"][0]["version"]) == (True, 4)
+    assert not cli("verify", *shared.at, "--image", image, "--version", 1, "--json", code=1).json["ok"]
+    (weights_file,) = (path for path in image.iterdir() if path.name.startswith("image"))
+    with weights_file.open("r+b") as file:
+        file.seek(5000)
+        byte = file.read(1)
+        file.seek(5000)
+        file.write(bytes([byte[0] ^ 1]))
+    assert "differs from the version" in cli("verify", *shared.at, "--image", image, code=1).out
+    missing = cli("verify", *shared.at, "--image", tmp_path / "none", "--json", code=2, env=cli.env | images).json
+    assert str(tmp_path / "images") in missing["error"]["remedy"]
+
+
+def test_restore_to_one_file(cli, shared, tmp_path):
+    out = tmp_path / "two.safetensors"
+    assert cli("restore", "--version", 2, "--out", out, *shared.at, "--json").json["files"] == 1
+    assert cli("verify", "--version", 2, "--checkpoint", out, *shared.at, "--json").json["ok"]
+    assert not cli("verify", "--version", 1, "--checkpoint", out, *shared.at, "--json", code=1).json["ok"]
+    cli("restore", "--version", 2, "--out", out, *shared.at, code=2)

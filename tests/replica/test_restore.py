@@ -17,11 +17,13 @@ from weightsync.format.digests import DigestTable
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Tensor, make_layout
 from weightsync.format.safetensors import Header, make_header, parse_header
+from weightsync.replica.cache import ObjectCache
 from weightsync.replica.fetch import ShardSource
+from weightsync.replica.readers import open_image_readonly
 from weightsync.replica.replica import Replica
 from weightsync.replica.restore import restore, restore_version
 from weightsync.replica.update import update
-from weightsync.replica.verify import Finding, verify_directory, verify_version
+from weightsync.replica.verify import Finding, verify_directory, verify_image, verify_records, verify_version
 from weightsync.store.memory import MemoryStore
 
 LAYOUT = sample_layout()
@@ -394,3 +396,79 @@ def test_not_a_directory(world, tmp_path):
     with pytest.raises(Invalid):
         compare(world, tmp_path / "nothing", 1)
     assert issubclass(Invalid, WeightsyncError)
+
+
+def test_one_file_with_all_tensors(files_world, replica, tmp_path):
+    out = tmp_path / "all.safetensors"
+    done = restore(files_world.catalog, files_world.records[2], replica, out)
+    data = out.read_bytes()
+    assert (done.path, done.files, done.nbytes, names(tmp_path)) == (out, 1, len(data), ["all.safetensors"])
+    header = parse_header(data[: 8 + int.from_bytes(data[:8], "little")], len(data), "all")
+    wanted = {entry.name for file in headers().values() for entry in file.entries}
+    assert (header.names, header.metadata) == (wanted, {"format": "pt", "made_by": "test"})
+    for entry in header.entries:
+        name = LAYOUT.tensors[LAYOUT.index[entry.name if entry.name in LAYOUT.index else "model.embed"]].name
+        assert data[header.data_start + entry.begin : header.data_start + entry.end] == files_world.weights[2][name]
+    assert compare(files_world, out) == []
+    out.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert [found.kind for found in compare(files_world, out)] == ["corrupt"]
+
+
+def test_one_file_is_never_overwritten(files_world, replica, tmp_path):
+    out = tmp_path / "all.safetensors"
+    out.write_bytes(b"mine")
+    with pytest.raises(Invalid, match="exists"):
+        restore(files_world.catalog, files_world.records[2], replica, out)
+
+    out.unlink()
+
+    def appears(done: int, total: int) -> None:
+        if not out.exists():
+            out.write_bytes(b"another's")
+
+    with pytest.raises(Invalid, match="exists"):
+        restore(files_world.catalog, files_world.records[2], replica, out, progress=appears)
+    assert (out.read_bytes(), names(tmp_path)) == (b"another's", ["all.safetensors"])
+
+
+def test_a_killed_restore_does_not_fetch_again_what_it_had(files_world, tmp_path):
+    catalog, record = files_world.catalog, files_world.records[2]
+
+    def source() -> ShardSource:
+        return ShardSource(catalog, ObjectCache(tmp_path / "objects", 1 << 30), parallel=1)
+
+    def work() -> None:
+        def die(done: int, total: int) -> None:
+            if any((tmp_path / "objects").iterdir()):
+                os.kill(os.getpid(), 9)
+
+        restore_version(catalog, record, tmp_path / "out", source(), progress=die)
+
+    assert children.run(work) == -9
+    kept = sum(path.stat().st_size for path in (tmp_path / "objects").iterdir())
+    again = source()
+    restore_version(catalog, record, tmp_path / "out", again)
+    assert again.bytes_cached == kept > 0
+    assert compare(files_world, tmp_path / "out") == []
+
+
+def test_records_are_checked_without_reading_weights(files_world, place):
+    store, record = files_world.store, files_world.records[2]
+    assert list(verify_records(files_world.catalog, record)) == []
+    (payload,) = files_world.catalog.payloads(record)
+    key = files_world.catalog.keys.shard(payload.writer, 2, payload.base_version, payload.shards[0].digest)
+    store.delete(key)
+    (found,) = verify_records(files_world.catalog, record)
+    assert (found.kind, found.what) == ("not_found", key)
+
+
+def test_the_image_of_a_subscriber_is_compared_with_what_the_store_says(files_world, replica, place):
+    catalog = files_world.catalog
+    with open_image_readonly(place / "r") as reader:
+        assert list(verify_image(catalog, files_world.records[2], reader, threads=2)) == []
+        (found,) = verify_image(catalog, files_world.records[1], reader)
+        assert "holds version 2, not version 1" in found.message
+    replica.image.chunk(3)[0] ^= 1
+    with open_image_readonly(place / "r") as reader:
+        (found,) = verify_image(catalog, files_world.records[2], reader)
+    assert (found.kind, found.what) == ("corrupt", "image")

@@ -1,10 +1,12 @@
 """`weightsync verify`: prove it."""
 
 import logging
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,13 +15,16 @@ from weightsync.cli.context import Context
 from weightsync.cli.failures import FOUND_WRONG
 from weightsync.cli.options import RUN, STORE, TRUST, verb
 from weightsync.cli.verify_report import Report
-from weightsync.errors import Compacted, NotFound, WeightsyncError
+from weightsync.clock import jitter
+from weightsync.errors import Compacted, Invalid, NotFound, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.catalog import Catalog
     from weightsync.format.operators import Boundary
     from weightsync.format.refs import VersionRef
 
+IMAGE_WAIT_S = 30.0  # for a subscriber that is just changing it
+MAX_SAMPLE = 1_000_000
 _NOISY = ("weightsync.replica", "weightsync.catalog")  # loggers
 
 
@@ -33,12 +38,23 @@ def verify(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", metavar="DIR", help="Compare this checkpoint with the version (default: latest).")
     ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image", metavar="DIR", help="Compare a subscriber's image on this host with the version (default: the one it holds)."
+        ),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option("--sample", metavar="N|N%", help="Rebuild only so many versions, drawn at random; of the others check all records."),
+    ] = None,
 ) -> int:
     """Proves that versions rebuild bit for bit.
 
     Reads every object that a version needs from the store, checks records, signatures and digests, rebuilds the weights and checks every
-    chunk, the root and the sums; with --checkpoint it compares a directory with a version, every byte. Needs nothing but the store. Ends
-    with 1 on any doubt.
+    chunk, the root and the sums. With --checkpoint it compares a directory with a version, every byte, with --image what a subscriber
+    of this host holds in memory, while it runs. --sample is for large stores: every record is checked and every object must be there
+    with its size, but only some versions, others each time, are rebuilt. Ends with 1 on any doubt.
 
     Examples:
       1. The whole run
@@ -47,12 +63,21 @@ def verify(
            weightsync verify --store s3://bucket/models --run tuning --version 7
       3. Is this directory version 7?
            weightsync verify --store s3://bucket/models --run tuning --version 7 --checkpoint ./step-7
+      4. Is what a subscriber holds what was published?
+           weightsync verify --store s3://bucket/models --run tuning --image /dev/shm/weightsync-1000/tuning-0123456789abcdef
+      5. Every night, a tenth of a large store
+           weightsync verify --store s3://bucket/models --run tuning --sample 10%
     """
+    share = _share(sample)
+    if sum(given is not None for given in (checkpoint, image, sample)) > 1 or (sample and version):
+        raise Invalid("--checkpoint, --image and --sample do not go together, nor --sample with --version", remedy="leave all but one out")
     report = Report(context.out)
     with _findings_alone(context):
-        run = _run(context, report, channels=version is None and checkpoint is None)
-        if checkpoint is None:
-            versions = list(_rebuild(context, report, version, run_ok=run["ok"]))
+        run = _run(context, report, channels=version is None and checkpoint is None and image is None)
+        if image is not None:
+            versions = [_image(context, report, version, image)]
+        elif checkpoint is None:
+            versions = list(_rebuild(context, report, version, run_ok=run["ok"], share=share))
         else:
             versions = [_compare(context, report, version or "latest", checkpoint)]
     report.show()
@@ -118,10 +143,54 @@ def _compare(context: Context, report: Report, version: str, checkpoint: Path) -
     return _version(record.ref) | report.add(f"{checkpoint} is not {name}", found, f"{checkpoint} is {name}, every byte")
 
 
-def _rebuild(context: Context, report: Report, version: str | None, *, run_ok: bool) -> Iterator[dict[str, Any]]:
+def _image(context: Context, report: Report, version: str | None, image: Path) -> dict[str, Any]:
+    from weightsync.cli import look
+    from weightsync.replica.readers import open_image_readonly
+    from weightsync.replica.verify import verify_image
+    from weightsync.wiring import images
+
+    catalog = context.catalog
+    try:
+        reader = open_image_readonly(image, wait_s=IMAGE_WAIT_S)
+    except NotFound as error:
+        raise NotFound(error.message, remedy=f"images of this user's subscribers lie in {str(images(context.settings))!r}") from error
+    with reader:
+        held = reader.version
+        record = look.resolve(catalog, version) if version else catalog.manifest_of(held.version, held.manifest)
+        found = list(verify_image(catalog, record, reader, threads=os.cpu_count() or 1))
+    name = _name(record.ref)
+    return _version(record.ref) | report.add(f"{image} is not {name}", found, f"{image} is {name}, every byte")
+
+
+class Sample(NamedTuple):
+    """So many versions, or such a share of them."""
+
+    versions: int
+    share: float
+
+    def draw(self, refs: "Sequence[VersionRef]") -> "set[VersionRef]":
+        """At least one of them, others each time."""
+        wanted = self.versions or max(1, round(self.share * len(refs)))
+        return set(sorted(refs, key=lambda _: jitter(1.0))[:wanted])
+
+
+def _share(sample: str | None) -> Sample | None:
+    """What `--sample` asks for. Raises `Invalid`."""
+    if sample is None:
+        return None
+    digits, percent = sample.removesuffix("%"), sample.endswith("%")
+    number = float(digits) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", digits) else 0.0
+    if not 0 < number <= (100 if percent else MAX_SAMPLE) or (not percent and not number.is_integer()):
+        raise Invalid(
+            f"--sample {sample!r} is no number of versions and no share", remedy="give a number such as 20, or a share such as 5%"
+        )
+    return Sample(0 if percent else int(number), number / 100 if percent else 0.0)
+
+
+def _rebuild(context: Context, report: Report, version: str | None, *, run_ok: bool, share: Sample | None) -> Iterator[dict[str, Any]]:
     from weightsync.cli import look
     from weightsync.cli.scratch import scratch_replica
-    from weightsync.replica.verify import DAMAGE, finding_of, verify_version
+    from weightsync.replica.verify import DAMAGE, finding_of, verify_records, verify_version
 
     catalog = context.catalog
     try:
@@ -131,6 +200,7 @@ def _rebuild(context: Context, report: Report, version: str | None, *, run_ok: b
             raise
         return  # reported already: without a history nobody knows what the versions are
     boundary = _boundary(catalog)
+    drawn = share.draw(refs) if share else set(refs)
     with scratch_replica(_image_bytes(context, refs[-1])) as replica:
         for ref in refs:
             try:
@@ -143,11 +213,15 @@ def _rebuild(context: Context, report: Report, version: str | None, *, run_ok: b
             if record is None:
                 context.out.note(f"version {ref.version} was collected: not looked at")
                 continue
-            with context.out.progress(f"version {ref.version}") as advance:
-                found = list(verify_version(catalog, record, replica, progress=advance))
+            if ref in drawn:
+                with context.out.progress(f"version {ref.version}") as advance:
+                    found = list(verify_version(catalog, record, replica, progress=advance))
+            else:
+                found = list(verify_records(catalog, record))
             if boundary is not None and boundary.condemned(ref.version):  # what is held for a chain must stand; other ways may be gone
                 found = [one for one in found if one.kind != Compacted.kind]
-            yield _version(ref) | report.add(_name(ref), found, f"{_name(ref)} is whole: root {record.manifest.root[:16]}", ref.version)
+            fine = f"is whole: root {record.manifest.root[:16]}" if ref in drawn else "has all its records and objects (not rebuilt)"
+            yield _version(ref) | {"rebuilt": ref in drawn} | report.add(_name(ref), found, f"{_name(ref)} {fine}", ref.version)
 
 
 def _moved(catalog: "Catalog") -> set[str]:

@@ -46,6 +46,16 @@ def files_of(catalog: Catalog, record: VersionRecord, layout: Layout) -> Files:
     return Files(table.small, (_made_up(layout),), made_up=True)
 
 
+def one_file(files: Files, layout: Layout) -> TensorFile:
+    """All tensors of a version in a single file: its own where it has just one, else one made up, with the first file's metadata."""
+    if len(files.tensors) == 1:
+        return files.tensors[0]
+    named = {entry.name: entry.tensor for file in files.tensors for entry in file.header.entries}
+    metadata = next((file.header.metadata for file in files.tensors if file.header.metadata), STATE_DICT_METADATA)
+    header = make_header(file_order(list(named.values())), metadata)
+    return TensorFile(STATE_DICT_FILE, header, tuple(layout.index[entry.name] for entry in header.entries))
+
+
 def small_file(catalog: Catalog, entry: NamedFile) -> bytes:
     """The content of a small file."""
     if entry.ref.nbytes > MAX_FILE_BYTES:

@@ -5,6 +5,8 @@ Chunks are hashed again as they are written. Memory does not grow with the model
 
 `restore` takes a replica that holds the version. `restore_version` needs nothing but the store: it rebuilds the version in a replica of
 its own first, by default on the output's disk (space for the model twice while it runs); `workdir` on /dev/shm takes memory instead.
+
+An output whose name ends with `.safetensors` becomes one file with all tensors, without configuration and tokenizer.
 """
 
 import fcntl
@@ -22,13 +24,14 @@ from weightsync.errors import Conflict, Corrupt, Invalid, NoSpace
 from weightsync.format.digests import DigestTable
 from weightsync.replica.directory import WRITE_BYTES, write_all
 from weightsync.replica.fetch import ShardSource
-from weightsync.replica.files import TensorFile, files_of, small_file
+from weightsync.replica.files import Files, TensorFile, files_of, one_file, small_file
 from weightsync.replica.image import Image
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+SINGLE_FILE = ".safetensors"
 _MAX_PARTS = 512  # of one writev; the system allows 1,024
 
 
@@ -42,7 +45,7 @@ class Restored:
 
 
 def restore(catalog: Catalog, record: VersionRecord, replica: Replica, out: Path, *, progress: Progress | None = None) -> Restored:
-    """Writes the version that `replica` holds to `out`, which must not exist or be an empty directory.
+    """Writes the version that `replica` holds to `out`, which must not exist or be an empty directory; to one file as its name says.
 
     `progress` gets bytes written and bytes in all. Raises `Invalid` (out is taken; the replica holds something else), `NoSpace` (seen
     before anything is written, as far as it can be), `Denied`, `Corrupt`; nothing is left at `out` then.
@@ -78,7 +81,9 @@ def restore_version(
 
 
 def check_free(out: Path) -> None:
-    """Raises `Invalid` unless `out` can become a new directory."""
+    """Raises `Invalid` unless `out` can become a new directory, or a new file."""
+    if out.suffix == SINGLE_FILE and (out.is_symlink() or out.exists()):
+        raise Invalid(f"{str(out)!r} exists", remedy="name a new file; nothing is ever overwritten")
     if out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir()))):
         raise Invalid(f"{str(out)!r} exists and is not an empty directory", remedy="name a new directory; nothing is ever overwritten")
 
@@ -89,20 +94,32 @@ def _restore(catalog: Catalog, record: VersionRecord, replica: Replica, out: Pat
         raise Invalid(f"the replica does not hold version {record.ref.version}")
     image = replica.image
     files = files_of(catalog, record, image.layout)
-    _check_space(work, files.nbytes)
+    single = one_file(files, image.layout) if out.suffix == SINGLE_FILE else None
+    nbytes = single.header.file_bytes if single else files.nbytes
+    _check_space(work, nbytes)
     target = work / "files"
     with named_errors(f"restoring to {str(out)!r}"):
-        target.mkdir()
-        writer = _Writer(image, table, files.nbytes, progress)
-        for name, data in ((entry.name, small_file(catalog, entry)) for entry in files.small):
-            writer.small(_under(target, name), data)
-        for file in files.tensors:
-            writer.tensors(_under(target, file.name), file)
-        _sync_tree(target)
+        writer = _Writer(image, table, nbytes, progress)
+        if single:
+            writer.tensors(target, single)
+        else:
+            _write_all(catalog, files, target, writer)
         check_free(out)
-        target.rename(out)
+        if single:
+            os.link(target, out)  # unlike a rename, it never takes another's place
+        else:
+            target.rename(out)
         _sync(out.parent)
-    return Restored(out, len(files.small) + len(files.tensors), files.nbytes)
+    return Restored(out, 1 if single else len(files.small) + len(files.tensors), nbytes)
+
+
+def _write_all(catalog: Catalog, files: Files, target: Path, writer: "_Writer") -> None:
+    target.mkdir()
+    for name, data in ((entry.name, small_file(catalog, entry)) for entry in files.small):
+        writer.small(_under(target, name), data)
+    for file in files.tensors:
+        writer.tensors(_under(target, file.name), file)
+    _sync_tree(target)
 
 
 class _Writer:

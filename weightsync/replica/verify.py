@@ -28,6 +28,8 @@ from weightsync.replica.directory import read_exactly
 from weightsync.replica.fetch import ShardSource
 from weightsync.replica.files import Files, TensorFile, files_of
 from weightsync.replica.image import describe_chunk
+from weightsync.replica.parallel import Workers
+from weightsync.replica.readers import ImageReader
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
@@ -84,6 +86,56 @@ def verify_version(catalog: Catalog, record: VersionRecord, replica: Replica, *,
     except DAMAGE as error:
         yield finding_of(catalog, error, what)
     yield from _check_payloads(catalog, record, source, walked, layout=layout, table=table)
+
+
+def verify_records(catalog: Catalog, record: VersionRecord) -> Iterator[Finding]:
+    """Checks a version without reading its weights: records, layout, digests, files, and that every shard is there with its size.
+
+    Raises `Unavailable`, `Denied`.
+    """
+    what = f"version {record.ref.version}"
+    try:
+        layout = catalog.layout(record.manifest.layout)
+        catalog.digests(record.manifest, layout)
+        catalog.payload(record, record.manifest.base, record.manifest.writer)
+        payloads = catalog.payloads(record)
+    except DAMAGE as error:
+        yield finding_of(catalog, error, what)
+        return
+    yield from _check_files(catalog, record, layout)
+    yield from _check_added(catalog, record)
+    for payload in payloads:
+        yield from _check_sizes(catalog, payload)
+        for shard in payload.shards:
+            key = catalog.keys.shard(payload.writer, payload.target.version, payload.base_version, shard.digest)
+            try:
+                size = catalog.store.stat(key).size_bytes
+                if size < shard.nbytes:
+                    raise Corrupt(
+                        f"shard {key!r} has {size} bytes instead of {shard.nbytes}", remedy="bring it back with `weightsync repair`"
+                    )
+            except DAMAGE as error:
+                yield finding_of(catalog, error, key)
+
+
+def verify_image(catalog: Catalog, record: VersionRecord, reader: ImageReader, *, threads: int = 1) -> Iterator[Finding]:
+    """Compares an image on this host with a version, every byte of it, by what the store says the version is.
+
+    Raises `Corrupt` where the version's own records are damaged, `Unavailable`, `Denied`.
+    """
+    layout = catalog.layout(record.manifest.layout)
+    if reader.version != record.ref or reader.layout.digest != layout.digest:
+        message = f"the image holds version {reader.version.version}, not version {record.ref.version} of this run"
+        yield Finding("corrupt", "image", message, "name the version that it holds, or let its subscriber run")
+        return
+    workers = Workers(threads)
+    try:
+        wrong = reader.image.verify(catalog.digests(record.manifest, layout).leaves, workers)
+    finally:
+        workers.close()
+    for number in wrong:
+        message = f"image: {describe_chunk(layout, number)} differs from the version"
+        yield Finding("corrupt", "image", message, "restart its subscriber: it checks its image then; if it comes back, suspect the memory")
 
 
 def finding_of(catalog: Catalog, error: WeightsyncError, what: str) -> Finding:
@@ -184,14 +236,18 @@ def _check_snapshot(frames: list[tuple[int, memoryview]], layout: Layout, table:
 def verify_directory(catalog: Catalog, record: VersionRecord, directory: Path, *, progress: Progress | None = None) -> Iterator[Finding]:
     """Compares a checkpoint directory with a version, every byte of it; other files in it are ignored, except safetensors files.
 
-    A version published from memory has no files of its own: any safetensors files that hold just its tensors will do.
+    `directory` may be one safetensors file with all tensors, in any order. A version published from memory has no files of its own: any
+    safetensors files that hold just its tensors will do.
     Raises `Corrupt` where the version's own records are damaged, `Unavailable`, `Denied`.
     """
-    if not directory.is_dir():
-        raise Invalid(f"{str(directory)!r} is not a directory", remedy="name the directory of a checkpoint")
+    if not directory.is_dir() and not (directory.is_file() and directory.suffix == _SUFFIX):
+        raise Invalid(f"{str(directory)!r} is not a directory", remedy="name the directory of a checkpoint, or one safetensors file")
     layout = catalog.layout(record.manifest.layout)
     table = catalog.digests(record.manifest, layout)
     files = files_of(catalog, record, layout)
+    if directory.is_file():
+        yield from _Comparison(directory.parent, layout, table, files, progress).any_files([directory.name])
+        return
     present = sorted(p.relative_to(directory).as_posix() for p in directory.rglob(f"*{_SUFFIX}"))
     compare = _Comparison(directory, layout, table, files, progress)
     for small in files.small:
