@@ -77,7 +77,9 @@ def namespace(profile: Profile) -> Iterator[Place]:
 
 def _free_number() -> int:
     used = _run("ip", "-o", "-4", "addr")
-    free = (number for number in range(1, MAX_PLACES) if f" {NETWORK.format(number, '')}" not in used)
+    first = os.getpid() % MAX_PLACES  # processes that start together look in different places
+    numbers = ((first + step) % MAX_PLACES for step in range(MAX_PLACES))
+    free = (number for number in numbers if f" {NETWORK.format(number, '')}" not in used)
     number = next(free, None)
     if number is None:
         raise Unsupported("all numbers of network namespaces are taken", remedy="end the processes that hold them")
