@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from weightsync.catalog import Catalog, VersionRecord
@@ -25,7 +24,6 @@ from weightsync.format.digests import DigestTable
 from weightsync.replica.directory import WRITE_BYTES, write_all
 from weightsync.replica.fetch import ShardSource
 from weightsync.replica.files import Files, TensorFile, files_of, one_file, small_file
-from weightsync.replica.image import Image
 from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
@@ -99,7 +97,7 @@ def _restore(catalog: Catalog, record: VersionRecord, replica: Replica, out: Pat
     _check_space(work, nbytes)
     target = work / "files"
     with named_errors(f"restoring to {str(out)!r}"):
-        writer = _Writer(image, table, nbytes, progress)
+        writer = _Writer(replica, table, nbytes, progress)
         if single:
             writer.tensors(target, single)
         else:
@@ -123,8 +121,8 @@ def _write_all(catalog: Catalog, files: Files, target: Path, writer: "_Writer") 
 
 
 class _Writer:
-    def __init__(self, image: Image, table: DigestTable, total: int, progress: Progress | None) -> None:
-        self._image, self._table = image, table
+    def __init__(self, replica: Replica, table: DigestTable, total: int, progress: Progress | None) -> None:
+        self._image, self._workers, self._table = replica.image, replica.workers, table
         self._total, self._done, self._progress = total, 0, progress
 
     def small(self, path: Path, data: bytes) -> None:
@@ -134,36 +132,34 @@ class _Writer:
 
     def tensors(self, path: Path, file: TensorFile) -> None:
         with _created(path) as fd:
-            parts: list[memoryview] = []
-            size = 0
-            for view in chain((memoryview(file.header.raw),), self._chunks(file)):
-                parts.append(view)
-                size += len(view)
-                if size >= WRITE_BYTES or len(parts) >= _MAX_PARTS:
-                    self._write(fd, parts, size)
-                    parts, size = [], 0
-            self._write(fd, parts, size)
+            os.ftruncate(fd, file.header.file_bytes)
+            _write_at(fd, [memoryview(file.header.raw)], 0)
+            self._count(file.header.data_start)
+            for nbytes in self._workers.map(lambda part: self._part(fd, *part), self._parts(file)):
+                self._count(nbytes)
 
-    def _chunks(self, file: TensorFile) -> Iterator[memoryview]:
-        layout = self._image.layout
+    def _parts(self, file: TensorFile) -> Iterator[tuple[int, list[int]]]:
+        """Where in the file a run of chunks begins, and the chunks."""
+        layout, start = self._image.layout, file.header.data_start
+        end, chunks = start, list[int]()
         for number in file.numbers:
             for chunk in range(layout.first_chunks[number], layout.first_chunks[number + 1]):
-                if self._image.leaf(chunk) != self._table.leaf(layout, chunk):
-                    raise Corrupt(
-                        f"{self._image.describe(chunk)} changed in memory since it was verified",
-                        remedy="run the command again; if it comes back, suspect the machine's memory",
-                    )
-                yield self._image.chunk(chunk)
+                chunks.append(chunk)
+                end += layout.chunks[chunk].nbytes
+                if end - start >= WRITE_BYTES or len(chunks) >= _MAX_PARTS:
+                    yield start, chunks
+                    start, chunks = end, []
+        yield start, chunks
 
-    def _write(self, fd: int, parts: list[memoryview], size: int) -> None:
-        if not parts:
-            return
-        written = os.writev(fd, parts)
-        for part in parts:
-            if written < len(part):
-                write_all(fd, part[written:])
-            written = max(0, written - len(part))
-        self._count(size)
+    def _part(self, fd: int, start: int, chunks: list[int]) -> int:
+        image, layout = self._image, self._image.layout
+        for chunk in chunks:
+            if image.leaf(chunk) != self._table.leaf(layout, chunk):
+                raise Corrupt(
+                    f"{image.describe(chunk)} changed in memory since it was verified",
+                    remedy="run the command again; if it comes back, suspect the machine's memory",
+                )
+        return _write_at(fd, [image.chunk(chunk) for chunk in chunks], start)
 
     def _count(self, nbytes: int) -> None:
         self._done += nbytes
@@ -198,6 +194,20 @@ def _created(path: Path) -> Iterator[int]:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _write_at(fd: int, parts: list[memoryview], start: int) -> int:
+    """Writes all of `parts` from offset `start` on, and says how many bytes they are."""
+    total = sum(map(len, parts))
+    done = os.pwritev(fd, parts, start) if total else 0
+    while done < total:
+        left = done
+        rest = []
+        for part in parts:
+            rest.append(part[min(left, len(part)) :])
+            left -= min(left, len(part))
+        done += os.pwritev(fd, [part for part in rest if part], start + done)
+    return total
 
 
 def _under(root: Path, name: str) -> Path:

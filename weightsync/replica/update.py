@@ -251,7 +251,7 @@ class _Walk:
             for number, frame in batch:
                 transition.apply(number, frame)
 
-        for _ in self._replica.workers.map(work, _batched(frames, transition.layout)):
+        for _ in self._replica.workers.map(work, _batched(frames, transition.layout, self._replica.workers.threads)):
             pass
 
     def _report(self, nbytes: int) -> None:
@@ -273,13 +273,15 @@ class _Arriving:
         return shard, data
 
 
-def _batched(frames: Frames, layout: Layout) -> Iterator[Frames]:
+def _batched(frames: Frames, layout: Layout, threads: int) -> Iterator[Frames]:
+    """Runs of frames of one shard, small enough for every thread to get some."""
+    most = min(BATCH_BYTES, sum(layout.chunks[number].nbytes for number, _ in frames) // (2 * threads) + 1)
     batch: Frames = []
     nbytes = 0
     for number, frame in frames:
         batch.append((number, frame))
         nbytes += layout.chunks[number].nbytes
-        if nbytes >= BATCH_BYTES or len(batch) >= BATCH_CHUNKS:
+        if nbytes >= most or len(batch) >= BATCH_CHUNKS:
             yield batch
             batch, nbytes = [], 0
     if batch:
