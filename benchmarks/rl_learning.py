@@ -128,7 +128,8 @@ def plot(results: dict[str, Any], path: Path) -> None:
                     axis.plot(smooth, color=f"C{index}", linewidth=1, label=f"{loss}, lag {lag}" if first else None)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.2)
-        axis.legend(fontsize=8)
+        if rows:
+            axis.legend(fontsize=8)
     left.set_ylabel("sampled reward, mean of 10 steps")
     figure.savefig(path, dpi=120)
     plt.close(figure)

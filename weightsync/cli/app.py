@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from weightsync.cli import failures
+from weightsync.cli import failures, rl
 
 VERBS = (
     "demo",
@@ -84,6 +84,7 @@ def build() -> typer.Typer:
 
     for name in VERBS:
         app.command(name)(getattr(import_module(f"weightsync.cli.{name}"), name))
+    app.add_typer(rl.build())
     return app
 
 

@@ -127,6 +127,12 @@ def newest(home: Path) -> Checkpoint | None:
     return read(held[-1]) if held else None
 
 
+def around(home: Path, step: int) -> tuple[Checkpoint | None, Checkpoint | None]:
+    """The checkpoints of the step before `step` and of `step`; None where one is not held."""
+    before, after = (home / f"step-{number:08d}" for number in (step - 1, step))
+    return read(before) if before.is_dir() else None, read(after) if after.is_dir() else None
+
+
 def prune(home: Path, keep: int) -> None:
     """Removes all but the last `keep`, and what a killed writer left. Only for the one who writes there."""
     for place in places(home)[: -max(1, keep)]:

@@ -1,5 +1,6 @@
 """A small decoder of the shape and with the tensor names of Qwen3 or Qwen3-MoE, in plain torch, and sampling from it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weightsync.errors import Invalid, Unsupported
 from weightsync.rl.mlp import Experts, Mlp, Routing
 
 INITIAL_STD = 0.02
@@ -60,6 +62,30 @@ class Shape:
             "vocab_size": self.vocabulary,
             **(mixture if self.experts else {}),
         }
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Shape":
+        """That of a `config.json`. Raises `Unsupported` for other models, `Invalid` for one that lacks a size."""
+        kind = config.get("model_type")
+        if kind not in ("qwen3", "qwen3_moe") or config.get("tie_word_embeddings"):
+            raise Unsupported(f"a {kind!r} model does not run here", remedy="take an untied Qwen3 or Qwen3-MoE, or an engine that runs it")
+        names = {
+            "vocabulary": "vocab_size",
+            "width": "hidden_size",
+            "layers": "num_hidden_layers",
+            "heads": "num_attention_heads",
+            "kv_heads": "num_key_value_heads",
+            "head_width": "head_dim",
+            "mlp_width": "moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size",
+            "context": "max_position_embeddings",
+            "rope_base": "rope_theta",
+            "norm_epsilon": "rms_norm_eps",
+            **({"experts": "num_experts", "chosen_experts": "num_experts_per_tok"} if kind == "qwen3_moe" else {}),
+        }
+        missing = sorted(name for name in names.values() if name not in config)
+        if missing:
+            raise Invalid(f"config.json does not say {', '.join(missing)}")
+        return cls(**{own: config[name] for own, name in names.items()})
 
 
 class Cache(NamedTuple):

@@ -8,7 +8,7 @@ publisher.publish(step=learner.step, source=learner.weights())
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,8 @@ class Learner:
             for kind in _MOMENTS if self._optimizer.state[parameter] else ():
                 tensors[f"{kind}.{name}"] = self._optimizer.state[parameter][kind]
                 updates = float(self._optimizer.state[parameter]["step"])
-        return Checkpoint(self.step, self.consumed, tensors, {"updates": updates, "caller": dict(extra or {})})
+        kept = {"updates": updates, "shape": asdict(self.settings.shape), "caller": dict(extra or {})}
+        return Checkpoint(self.step, self.consumed, tensors, kept)
 
     def save(self, home: Path, *, extra: Mapping[str, Any] | None = None) -> Path:
         """Writes `HOME/step-NNNNNNNN`, durable when this returns; its directory."""
