@@ -275,7 +275,7 @@ def test_after_a_failed_write_the_journal_takes_no_more(world, place):
             with pytest.raises(NoSpace):
                 journal.append_whole(1, replica.image.chunk(1))
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            with pytest.raises(Unavailable, match="failed before"):
+            with pytest.raises(NoSpace, match="before this chunk"):
                 journal.append_whole(2, replica.image.chunk(2))
             assert journal.undo(replica.image) == {0}
 

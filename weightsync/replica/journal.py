@@ -53,7 +53,7 @@ class Journal:
         self._directory = directory
         self._fd = fd
         self._lock = threading.Lock()
-        self._broken = False
+        self._broken: BaseException | None = None
 
     @classmethod
     def create(cls, directory: PrivateDirectory, base: str) -> Self:
@@ -104,15 +104,17 @@ class Journal:
         total = sum(len(part) for part in parts) + _DIGEST_BYTES
         parts = (*parts, hasher.digest())
         with self._lock, named_errors(f"journal in {str(self._directory.path)!r}"):
-            if self._broken:
+            if isinstance(self._broken, OSError):  # another thread's: whichever is asked first tells what is wrong
+                raise OSError(self._broken.errno, f"{self._broken.strerror}, before this chunk")
+            if self._broken is not None:
                 raise Unavailable("the journal failed before", remedy="abort this transition")
             try:
                 written = os.writev(self._fd, parts)
                 if written < total:
                     write_all(self._fd, memoryview(b"".join(parts))[written:])
-            except BaseException:
+            except BaseException as error:
                 # What was half written would hide every later record.
-                self._broken = True
+                self._broken = error
                 raise
 
     def undo(self, image: Image) -> set[int]:
