@@ -47,3 +47,22 @@ def test_moving_a_channel_to_where_it_is_changes_nothing(cli, copy, verb):
     assert (found["changed"], found["from"], found["version"], found["sequence"]) == (False, 2, 2, 1)
     assert cli(*command, "--expected-sequence", 0, "--json", code=1).json["error"]["kind"] == "conflict"
     assert cli("promote", 3, "--channel", "serving", *copy.at, "--json").json["changed"]
+
+
+def test_a_rollback_only_goes_back(cli, shared, tmp_path):
+    shutil.copytree(shared.path, tmp_path / "store")
+    at = ("--store", (tmp_path / "store").as_uri(), "--run", RUN)
+    error = cli("rollback", "--channel", "serving", "--to", 3, *at, "--json", code=2).json["error"]
+    assert (error["kind"], "promote" in error["remedy"]) == ("invalid", True)
+
+
+def test_a_channel_that_is_not_there_is_told_beside_those_that_are(cli, shared, tmp_path):
+    error = cli("subscribe", "--once", "--channel", "servign", *shared.at, "--out", tmp_path / "out", "--json", code=2).json["error"]
+    assert error["remedy"].endswith("channels of this run: latest, serving")
+
+
+def test_a_watcher_without_its_directory_claims_nothing(cli, shared, tmp_path):
+    before = (shared.path / RUN / "channels" / "latest" / "head").read_bytes()
+    error = cli("publish", "--watch", tmp_path / "nowhere", *shared.at, "--json", code=2).json["error"]
+    assert (error["kind"], "nowhere" in error["message"]) == ("invalid", True)
+    assert (shared.path / RUN / "channels" / "latest" / "head").read_bytes() == before

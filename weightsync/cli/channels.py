@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weightsync.cli.context import Context
-from weightsync.errors import NotFound
+from weightsync.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from weightsync.catalog import Head
@@ -64,6 +64,11 @@ def move(
         raise NotFound(
             f"channel {channel!r} points to nothing, so it cannot go back",
             remedy="`weightsync versions` shows the channels; `weightsync promote` makes one",
+        )
+    if back and before is not None and before.version is not None and target.ref.version > before.version.version:
+        raise Invalid(
+            f"version {target.ref.version} is newer than {before.version.version}, to which {channel!r} points",
+            remedy="`weightsync promote` moves a channel forward",
         )
     if plan:
         made = catalog.plan_move(channel, target.ref, expected_sequence=expected_sequence, who=who or me(), why=why)

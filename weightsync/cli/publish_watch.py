@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from weightsync.cli import failures
 from weightsync.cli.context import Context
 from weightsync.cli.publish import document, is_new, sentence
-from weightsync.errors import WeightsyncError
+from weightsync.errors import Invalid, WeightsyncError
 
 if TYPE_CHECKING:
     from weightsync.publisher.publisher import Publisher
@@ -19,6 +19,8 @@ def run(context: Context, directory: Path, *, note: str, who: str, model: str, s
     from weightsync.daemon.publish import WatchingPublisher
     from weightsync.telemetry import names
 
+    if not directory.is_dir():  # not once the run is claimed: that ends a publisher that runs well
+        raise Invalid(f"{str(directory)!r} is not a directory", remedy="name the directory in which checkpoints appear")
     new = is_new(context)
 
     def published(found: "Found", done: "Published") -> None:

@@ -10,14 +10,14 @@ the replica becomes the version (all or nothing), then each output. After a kill
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
 from weightsync.catalog import Catalog, Head, VersionRecord
 from weightsync.clock import jitter
-from weightsync.errors import Corrupt, NotFound, Unavailable, WeightsyncError
+from weightsync.errors import Corrupt, Dirty, NotFound, Unavailable, WeightsyncError
 from weightsync.failpoints import failpoint
 from weightsync.format.keys import LATEST
 from weightsync.format.layout import Layout
@@ -44,8 +44,8 @@ class Output(Protocol):
         """The version that it holds."""
         ...
 
-    def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> None:
-        """Makes the replica's version the one that it holds, at once or not at all."""
+    def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> Mapping[str, float] | None:
+        """Makes the replica's version the one that it holds, at once or not at all; seconds by phase, where it has any."""
         ...
 
     def close(self) -> None:
@@ -57,7 +57,8 @@ class Output(Protocol):
 class Step:
     """What a poll led to. `version` is what is served now. `stale`: the head has expired, so nothing newer is accepted.
 
-    `update` is None where the replica had the version; `delivered` counts the outputs that changed.
+    `update` is None where the replica had the version; `delivered` counts the outputs that changed, `phases` are their seconds by phase,
+    of the slowest one.
     """
 
     version: VersionRef | None
@@ -65,6 +66,7 @@ class Step:
     stale: bool
     update: Update | None = None
     delivered: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def changed(self) -> bool:
@@ -133,6 +135,8 @@ class Subscriber:
                 step = self._step()
         except WeightsyncError as error:
             self.error = error
+            if isinstance(error, Dirty):
+                self.served = None  # an engine serves nothing
             raise
         self.error = None
         return step
@@ -159,7 +163,11 @@ class Subscriber:
         if step.stale:
             raise Unavailable(f"the head of channel {self._channel!r} has expired", remedy="check that the publisher and its renewals run")
         if step.version is None:
-            raise NotFound(f"channel {self._channel!r} has no version yet", remedy="publish one, or promote one to this channel")
+            there = ", ".join(sorted(self._catalog.channels())) or "none yet"
+            raise NotFound(
+                f"channel {self._channel!r} has no version yet",
+                remedy=f"publish one, or promote one to this channel; channels of this run: {there}",
+            )
         return step
 
     def run(
@@ -201,7 +209,11 @@ class Subscriber:
         self.close()
 
     def _held_everywhere(self) -> VersionRef | None:
-        held = {self._replica.version, *(output.version for output in self._outputs)}
+        try:
+            held = {self._replica.version, *(output.version for output in self._outputs)}
+        except WeightsyncError as error:  # an engine that does not run yet
+            logger.info("what is served is not known yet: %s", error)
+            return None
         return held.pop() if len(held) == 1 else None
 
     def _step(self) -> Step:
@@ -225,10 +237,10 @@ class Subscriber:
 
     def _serve(self, record: VersionRecord, sequence: int) -> Step:
         done = self._bring(record)
-        delivered = self._deliver(record)
+        delivered, phases = self._deliver(record)
         self.served = record.ref
         self._replica.remember()
-        return Step(self.version, sequence, stale=False, update=done, delivered=delivered)
+        return Step(self.version, sequence, stale=False, update=done, delivered=delivered, phases=phases)
 
     def _fixed_record(self, version: int) -> VersionRecord:
         if self._record is None:
@@ -260,10 +272,11 @@ class Subscriber:
             return None
         return update(self._replica, self._catalog, record, self._shards, progress=self.progress)
 
-    def _deliver(self, record: VersionRecord) -> int:
-        delivered = 0
+    def _deliver(self, record: VersionRecord) -> tuple[int, dict[str, float]]:
+        delivered, phases = 0, dict[str, float]()
         for output in self._outputs:
             if output.version != record.ref:
-                output.deliver(self._catalog, self._replica, record)
+                for phase, took_s in (output.deliver(self._catalog, self._replica, record) or {}).items():
+                    phases[phase] = max(took_s, phases.get(phase, 0.0))
                 delivered += 1
-        return delivered
+        return delivered, phases
