@@ -88,6 +88,8 @@ class Settings(BaseSettings):
     metrics: str | None = Field(None, description="HOST:PORT (or PORT, on loopback) where daemons serve /metrics, /healthz and /readyz")
     channel: str = Field("latest", description="the channel that a subscriber follows")
     out: Path | None = Field(None, description="directory where a subscriber writes each version as DIR/<N>/")
+    engine: str | None = Field(None, description="URL of an engine that a subscriber feeds, or several with commas")
+    engine_token_file: Path | None = Field(None, description="file with the bearer token that engines over HTTP ask for")
     keep: int = Field(2, ge=1, description="versions kept there")
     poll_s: float = Field(2.0, ge=0.02, description="mean seconds between looks at the channel, or at the directory of checkpoints")
     spread_s: float = Field(0.5, ge=0, description="subscribers start, and look after a hint, at random times within so many seconds")

@@ -45,12 +45,14 @@ POINTS: frozenset[str] = frozenset(
         "subscribe.before_fetch",
         "subscribe.before_mark",
         "subscribe.before_out",
+        "subscribe.before_swap",
         "subscribe.fetched",
         "subscribe.head_seen",
         "subscribe.journal_open",
         "subscribe.marked",
         "subscribe.mid_apply",
         "subscribe.out_written",
+        "subscribe.swapped",
         "subscribe.switched",
     }
 )

@@ -10,6 +10,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -17,7 +18,11 @@ from blake3 import blake3
 
 from weightsync.catalog import Catalog
 from weightsync.clock import SYSTEM, Clock
-from weightsync.config import Settings
+from weightsync.config import Settings, read_text
+from weightsync.engine.api import Change, Engine
+from weightsync.engine.open import open_engine
+from weightsync.engine.session import Swapper
+from weightsync.engine.swap import SwapSettings
 from weightsync.errors import Conflict, Invalid
 from weightsync.format.keys import LATEST
 from weightsync.publisher.checkpoint import open_checkpoint
@@ -28,8 +33,10 @@ from weightsync.replica.cache import ObjectCache
 from weightsync.replica.fetch import ShardSource
 from weightsync.replica.past import PastLimits
 from weightsync.replica.replica import Replica
+from weightsync.replica.restore import restore
 from weightsync.replica.update import Progress
 from weightsync.store.api import ObjectStore
+from weightsync.subscriber.engine_output import EngineOutput
 from weightsync.subscriber.follow import Output, Subscriber
 from weightsync.subscriber.outputs import DirectoryOutput
 from weightsync.subscriber.state import AcceptedFile
@@ -83,12 +90,15 @@ def open_subscriber(
     version: int | None = None,
     out: Path | None = None,
     keep: int = 2,
+    engines: Sequence[str] = (),
+    swap: SwapSettings | None = None,
     progress: Progress | None = None,
     clock: Clock = SYSTEM,
 ) -> Subscriber:
-    """A subscriber with its image, and the directory `out` as its output; of a fixed `version` instead of a channel where one is given.
+    """A subscriber with its image; of a fixed `version` instead of a channel where one is given.
 
-    Raises `Conflict` while another one uses image or output.
+    Its outputs are the directory `out`, and the engines at the URLs `engines`, which are changed together as `swap` says.
+    Raises `Conflict` while another one uses image or output, and what `open_engine` raises.
     """
     catalog = open_catalog(settings, store, clock=clock)
     name = _name(settings, store, f"subscriber\0{channel}" if version is None else f"subscriber\0={version}")
@@ -101,11 +111,51 @@ def open_subscriber(
             stack.callback(outputs[0].close)
         cache = ObjectCache(settings.cache / "objects", settings.cache_max_bytes, clock=clock)
         replica = Replica(images(settings) / name, past=PastLimits(), clock=clock)
+        stack.callback(replica.close)
+        if engines:
+            outputs.append(_engine_output(settings, catalog, replica, engines, keep=keep, swap=swap, clock=clock))
+            stack.callback(outputs[-1].close)
         subscriber = Subscriber(
             catalog, replica, ShardSource(catalog, cache), accepted, channel=channel, fixed=version, outputs=outputs, progress=progress
         )
         stack.pop_all()
     return subscriber
+
+
+def _engine_output(
+    settings: Settings,
+    catalog: Catalog,
+    replica: Replica,
+    urls: Sequence[str],
+    *,
+    keep: int,
+    swap: SwapSettings | None,
+    clock: Clock,
+) -> EngineOutput:
+    def write(change: Change, target: Path) -> None:
+        restore(catalog, catalog.manifest_of(change.version.version, change.version.manifest), replica, target)
+
+    token = engine_token(settings)
+    with ExitStack() as stack:
+        engines: dict[str, Engine] = {}
+        for url in urls:
+            if url in engines:
+                raise Invalid(f"engine {url!r} was named twice", remedy="name it once")
+            engines[url] = open_engine(url, token=token, keep=keep, write=write)
+            stack.callback(engines[url].close)
+        swapper = Swapper(engines, swap, clock=clock)
+        stack.pop_all()
+    return EngineOutput(swapper)
+
+
+def engine_token(settings: Settings) -> str | None:
+    """The bearer token for engines over HTTP, if the settings name one. Raises `Invalid`."""
+    if settings.engine_token_file is None:
+        return None
+    try:
+        return read_text(settings.engine_token_file).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"the token file of engines cannot be read: {error}", remedy="name a readable text file") from error
 
 
 def adopt_checkpoint(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # these cost a fifth of a second to import, and `--help` need
     from weightsync.config import Settings
     from weightsync.daemon.hints import ControlPlane
     from weightsync.daemon.process import Process
+    from weightsync.engine.swap import SwapSettings
     from weightsync.publisher.publisher import Publisher
     from weightsync.replica.update import Progress
     from weightsync.store.api import ObjectStore
@@ -142,12 +143,21 @@ class Context:
 
     @contextmanager
     def subscriber(
-        self, *, channel: str, version: int | None = None, out: Path | None, keep: int, progress: "Progress | None" = None
+        self,
+        *,
+        channel: str,
+        version: int | None = None,
+        out: Path | None,
+        keep: int,
+        engines: "Sequence[str]" = (),
+        swap: "SwapSettings | None" = None,
+        progress: "Progress | None" = None,
     ) -> "Iterator[Subscriber]":
         """A subscriber of a channel, or of a fixed version, with its image and what it accepted on this host."""
         from weightsync.wiring import open_subscriber
 
-        subscriber = open_subscriber(self.settings, self.store, channel=channel, version=version, out=out, keep=keep, progress=progress)
+        open_it = partial(open_subscriber, self.settings, self.store, channel=channel, version=version)
+        subscriber = open_it(out=out, keep=keep, engines=engines, swap=swap, progress=progress)
         try:
             yield subscriber
         finally:

@@ -3,17 +3,22 @@
 import platform
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from weightsync.cli import words
 from weightsync.cli.context import Context
+from weightsync.cli.engine_flags import engine_urls, kinds, swap_settings
 from weightsync.cli.options import CACHE, IMAGES, LOG_FORMAT, METRICS, NAME, POLL, REGION, RUN, SERVER, STORE, TRUST, verb
 from weightsync.errors import Invalid
 
 if TYPE_CHECKING:
-    from weightsync.subscriber.follow import Step
+    from contextlib import AbstractContextManager
+
+    from weightsync.engine.swap import SwapSettings
+    from weightsync.replica.update import Progress
+    from weightsync.subscriber.follow import Step, Subscriber
 
 
 @verb(STORE, RUN, CACHE, IMAGES, TRUST, POLL, *SERVER, NAME, REGION, METRICS, LOG_FORMAT)
@@ -28,7 +33,27 @@ def subscribe(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write each version as DIR/<N>/ and point DIR/current to it. [WEIGHTSYNC_OUT]"),
     ] = None,
-    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=1, help="With --out: versions to keep in DIR; default 2.")] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=1, help="With --out or dir://: versions to keep there; default 2.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine",
+            metavar="URL",
+            help="Feed vllm+http://HOST:PORT, sglang+http://HOST:PORT or dir://PATH; may be repeated. [WEIGHTSYNC_ENGINE]",
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="MODE", help="Requests in flight: keep (default), wait for them, or abort them.")
+    ] = None,
+    prove: Annotated[
+        str | None,
+        typer.Option("--prove", metavar="WHEN", help="Sums of all live weights: while-serving (default), or before-resume, in the pause."),
+    ] = None,
+    pause_limit: Annotated[
+        str | None, typer.Option("--pause-limit", metavar="TIME", help="A pause ends after it, whatever happens; default 30s.")
+    ] = None,
     adopt: Annotated[
         Path | None,
         typer.Option("--adopt", metavar="CKPT", help="A checkpoint on this host that may be a published version: it saves a download."),
@@ -40,6 +65,9 @@ def subscribe(
     Downloads what leads from the held version to the new one, checks every byte, and switches only when all of it is right; whatever goes
     wrong, the old version is served on. SIGTERM ends it after the version in flight.
 
+    With --engine it changes running engines: staged beside the live weights, written in a short pause, read back, and proven by the sums
+    of all live weights. Several engines change together or not at all. One whose weights are in doubt serves nothing until it is healed.
+
     With --server it looks as soon as the control plane says that there is news, and reports what it does; without, or while that is
     away, it looks every few seconds. /readyz (--metrics) says 200 while it serves what the channel demands.
 
@@ -50,7 +78,9 @@ def subscribe(
            weightsync subscribe --store s3://bucket/models --run tuning --channel serving --out ./weights
       3. Once, in a start script
            weightsync subscribe --store s3://bucket/models --run tuning --out ./weights --once
-      4. As a service
+      4. Into two running engines, proven before they answer again
+           weightsync subscribe --engine vllm+http://127.0.0.1:8000 --engine vllm+http://127.0.0.1:8001 --prove before-resume
+      5. As a service
            weightsync subscribe --out ./weights --server cp:7443 --region eu --metrics 9100 --log-format json --json
     """
     settings = context.settings
@@ -58,41 +88,66 @@ def subscribe(
         raise Invalid("a channel and a version were given", remedy="give one of them")
     channel = channel or settings.channel
     out, keep = out or settings.out, keep or settings.keep
+    urls = engine_urls(engine, settings.engine)
+    target = Target(out, keep, urls, swap_settings(urls, mode, prove, pause_limit))
     if adopt is not None:
         _adopt(context, channel, version, adopt)
     if once:
         with (
             context.out.progress(channel) as advance,
-            context.subscriber(channel=channel, version=version, out=out, keep=keep, progress=advance) as subscriber,
+            target.subscriber(context, channel, version, progress=advance) as subscriber,
         ):
             step = subscriber.once()
         context.out.document(document(step, out))
         context.out.line(sentence(step, out))
         return
-    _follow(context, channel, version, out, keep)
+    _follow(context, channel, version, target)
 
 
-def _follow(context: Context, channel: str, version: int | None, out: Path | None, keep: int) -> None:
+class Target(NamedTuple):
+    """Where versions go: a directory, engines, both, or only the image."""
+
+    out: Path | None
+    keep: int
+    engines: tuple[str, ...]
+    swap: "SwapSettings | None"
+
+    @property
+    def kind(self) -> str:
+        """For the fleet."""
+        return kinds(self.engines) or ("directory" if self.out else "image")
+
+    def subscriber(
+        self, context: Context, channel: str, version: int | None, progress: "Progress | None" = None
+    ) -> "AbstractContextManager[Subscriber]":
+        """A subscriber that feeds it."""
+        return context.subscriber(
+            channel=channel, version=version, out=self.out, keep=self.keep, engines=self.engines, swap=self.swap, progress=progress
+        )
+
+
+def _follow(context: Context, channel: str, version: int | None, target: Target) -> None:
     from weightsync.daemon.subscribe import Follower, FollowSettings
     from weightsync.telemetry import names
     from weightsync.telemetry.facts import FIXED
 
     settings = context.settings
     followed = channel if version is None else f"{FIXED}{version}"
-    if out is None:
-        context.out.note("note: without --out no checkpoint is written; only the image is kept (--images)")
+    out = target.out
+    if target.kind == "image":
+        context.out.note("note: without --out or --engine no checkpoint is written; only the image is kept (--images)")
     follow = FollowSettings(
         context.run,
         followed,
         settings.name or _host_name(),
         settings.region,
-        engine="directory" if out else "image",
+        engine=target.kind,
         interval_s=settings.poll_s,
         spread_s=settings.spread_s,
     )
     with (
         context.process("subscriber", names.SUBSCRIBER) as process,
-        context.subscriber(channel=channel, version=version, out=out, keep=keep) as subscriber,
+        target.subscriber(context, channel, version) as subscriber,
     ):
         context.out.note(f"following {followed} of run {context.run} in {context.store.url}")
         plane, limits = context.plane(), context.thresholds
@@ -121,6 +176,7 @@ def sentence(step: "Step", out: Path | None) -> str:
     """What a look led to, for people."""
     version = step.version.version if step.version else 0
     where = f", {out / str(version)}" if out else ""
+    where += f", engine paused {words.seconds(step.phases['pause'])}" if "pause" in step.phases else ""
     if step.update is None or not step.update.path.steps:
         return f"version {version} was held already{f', now written to {out / str(version)}' if out and step.delivered else where}"
     took, fetched = words.seconds(step.update.seconds.total_s), words.size(step.update.bytes_fetched)
@@ -133,6 +189,7 @@ def document(step: "Step", out: Path | None) -> dict[str, object]:
     found: dict[str, object] = {"version": version, "sequence": step.sequence, "changed": step.changed}
     found["manifest"] = step.version.manifest if step.version else None
     found["out"] = str(out / str(version)) if out and version else None
+    found["engine_s"] = dict(step.phases)
     if step.update is not None:
         update, seconds = step.update, step.update.seconds
         found |= {"bytes_fetched": update.bytes_fetched, "bytes_cached": update.bytes_cached, "seconds": seconds.total_s}

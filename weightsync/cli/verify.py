@@ -14,6 +14,7 @@ from weightsync.cli import words
 from weightsync.cli.context import Context
 from weightsync.cli.failures import FOUND_WRONG
 from weightsync.cli.options import RUN, STORE, TRUST, verb
+from weightsync.cli.verify_engine import verify_engine
 from weightsync.cli.verify_report import Report
 from weightsync.clock import jitter
 from weightsync.errors import Compacted, Invalid, NotFound, WeightsyncError
@@ -44,6 +45,10 @@ def verify(
             "--image", metavar="DIR", help="Compare a subscriber's image on this host with the version (default: the one it holds)."
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="URL", help="Compare the live weights of this engine with the version that it says it serves."),
+    ] = None,
     sample: Annotated[
         str | None,
         typer.Option("--sample", metavar="N|N%", help="Rebuild only so many versions, drawn at random; of the others check all records."),
@@ -53,8 +58,9 @@ def verify(
 
     Reads every object that a version needs from the store, checks records, signatures and digests, rebuilds the weights and checks every
     chunk, the root and the sums. With --checkpoint it compares a directory with a version, every byte, with --image what a subscriber
-    of this host holds in memory, while it runs. --sample is for large stores: every record is checked and every object must be there
-    with its size, but only some versions, others each time, are rebuilt. Ends with 1 on any doubt.
+    of this host holds in memory, while it runs, with --engine the sums of an engine's live weights, while it serves. --sample is for
+    large stores: every record is checked and every object must be there with its size, but only some versions, others each time, are
+    rebuilt. Ends with 1 on any doubt.
 
     Examples:
       1. The whole run
@@ -65,16 +71,22 @@ def verify(
            weightsync verify --store s3://bucket/models --run tuning --version 7 --checkpoint ./step-7
       4. Is what a subscriber holds what was published?
            weightsync verify --store s3://bucket/models --run tuning --image /dev/shm/weightsync-1000/tuning-0123456789abcdef
-      5. Every night, a tenth of a large store
+      5. Does this engine serve what it says?
+           weightsync verify --store s3://bucket/models --run tuning --engine vllm+http://127.0.0.1:8000
+      6. Every night, a tenth of a large store
            weightsync verify --store s3://bucket/models --run tuning --sample 10%
     """
     share = _share(sample)
-    if sum(given is not None for given in (checkpoint, image, sample)) > 1 or (sample and version):
-        raise Invalid("--checkpoint, --image and --sample do not go together, nor --sample with --version", remedy="leave all but one out")
+    if sum(given is not None for given in (checkpoint, image, engine, sample)) > 1 or (sample and version):
+        raise Invalid(
+            "--checkpoint, --image, --engine and --sample exclude each other, and --sample --version", remedy="leave all but one out"
+        )
     report = Report(context.out)
     with _findings_alone(context):
-        run = _run(context, report, channels=version is None and checkpoint is None and image is None)
-        if image is not None:
+        run = _run(context, report, channels=all(given is None for given in (version, checkpoint, image, engine)))
+        if engine is not None:
+            versions = [verify_engine(context, report, version, engine)]
+        elif image is not None:
             versions = [_image(context, report, version, image)]
         elif checkpoint is None:
             versions = list(_rebuild(context, report, version, run_ok=run["ok"], share=share))

@@ -81,7 +81,7 @@ def report_of(fact: SubscriberFact) -> fleet_pb2.SubscriberReport:
         report.last_update.version, report.last_update.fetched_bytes = update.version, update.fetched_bytes
         report.last_update.lag_us, report.last_update.fetch_us = _us(update.lag_s), _us(update.fetch_s)
         report.last_update.decode_us, report.last_update.stage_us = _us(update.decode_s), _us(update.stage_s)
-        report.last_update.pause_us = _us(update.pause_s)
+        report.last_update.pause_us, report.last_update.verify_us = _us(update.pause_s), _us(update.verify_s)
     return report
 
 
@@ -94,6 +94,7 @@ def _update(message: fleet_pb2.UpdateTimings) -> UpdateFact:
         message.decode_us / 1e6,
         message.stage_us / 1e6,
         message.pause_us / 1e6,
+        message.verify_us / 1e6,
     )
 
 

@@ -4,7 +4,7 @@ The data path is `Subscriber` alone. Hints come from threads of their own and on
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -135,8 +135,14 @@ class Follower:
         self._say(stage="failed", error_kind=error.kind, error=error.message[:512])
 
     def _count(self, step: Step) -> None:
-        update = step.update
+        update, phases = step.update, step.phases
+        for phase, took_s in phases.items():
+            self._board.add(names.PHASE_S, took_s, (phase,))
+        if "pause" in phases:
+            self._board.observe(names.PAUSE_S, phases["pause"])
         if update is None:
+            if phases and self._fact.update is not None:  # an engine that was started anew
+                self._fact = replace(self._fact, update=_timed(self._fact.update, phases))
             return
         seconds, board = update.seconds, self._board
         demand = self._subscriber.demand
@@ -145,8 +151,8 @@ class Follower:
         board.add(names.FETCHED, update.bytes_fetched)
         board.add(names.CACHED, update.bytes_cached)
         board.observe(names.UPDATE_S, seconds.total_s)
-        phases = {"path": seconds.path_s, "fetch": seconds.fetch_s, "apply": seconds.apply_s, "mark": seconds.mark_s}
-        for phase, took_s in phases.items():
+        own = {"path": seconds.path_s, "fetch": seconds.fetch_s, "apply": seconds.apply_s, "mark": seconds.mark_s}
+        for phase, took_s in own.items():
             board.add(names.PHASE_S, took_s, (phase,))
         last = UpdateFact(
             update.version.version,
@@ -155,6 +161,7 @@ class Follower:
             fetch_s=seconds.path_s + seconds.fetch_s,
             decode_s=seconds.apply_s + seconds.mark_s,
         )
+        last = _timed(last, phases)
         self._fact = replace(self._fact, fetched_bytes=self._fact.fetched_bytes + update.bytes_fetched, update=last)
 
     def _say(self, **changes: Any) -> None:
@@ -206,6 +213,12 @@ class _Looks:
         if not self._process.bell.wait(timeout):
             return False
         return self.is_set() or self._process.bell.wait(jitter(self._spread_s)) or True
+
+
+def _timed(fact: UpdateFact, phases: Mapping[str, float]) -> UpdateFact:
+    """With the seconds of an engine."""
+    stage_s, pause_s, verify_s = (phases.get(phase, 0.0) for phase in ("stage", "pause", "verify"))
+    return replace(fact, stage_s=stage_s, pause_s=pause_s, verify_s=verify_s)
 
 
 def _number(ref: VersionRef | None) -> int:

@@ -61,13 +61,18 @@ class VersionDirectories:
     Raises `Conflict` while another process writes there, `Invalid` where something of somebody else's is in the way.
     """
 
-    def __init__(self, directory: Path, *, keep: int = 2) -> None:
+    def __init__(self, directory: Path, *, keep: int = 2, look_only: bool = False) -> None:
+        """`look_only`: without the lock, since nothing will be changed."""
         if keep < 1:
             raise Invalid(f"keeping {keep} versions", remedy="keep at least one")
         self.path = directory
         self._directory = directory
         self._keep = keep
         with named_errors(f"output directory {str(directory)!r}"):
+            self._lock = -1
+            if look_only:
+                self._book = self._read_book()
+                return
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = self._acquire()
             self._book = self._read_book()

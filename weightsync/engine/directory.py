@@ -31,9 +31,11 @@ _BLOCK_BYTES = 16 << 20  # a multiple of every lane
 class DirectoryEngine:
     """Keeps the last `keep` versions in `directory`. For one thread, and one process: raises `Conflict` while another writes there."""
 
-    def __init__(self, directory: Path, *, keep: int = 2, write: Write | None = None, clock: Clock = SYSTEM) -> None:
-        """`write` None: one safetensors file, and nothing else."""
-        self._directories = VersionDirectories(directory, keep=keep)
+    def __init__(
+        self, directory: Path, *, keep: int = 2, write: Write | None = None, look_only: bool = False, clock: Clock = SYSTEM
+    ) -> None:
+        """`write` None: one safetensors file, and nothing else. `look_only`: nothing will be changed, and others may write."""
+        self._directories = VersionDirectories(directory, keep=keep, look_only=look_only)
         self._write, self._clock = write, clock
         self._hidden = self._dirty = False
         self._version = self._directories.version

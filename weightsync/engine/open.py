@@ -57,15 +57,18 @@ def kind_of(url: str) -> str:
     raise Invalid(f"{url!r} is no URL of an engine", remedy=f"give {_KNOWN}")
 
 
-def open_engine(url: str, *, timeout_s: float = 30.0, token: str | None = None, keep: int = 2, write: Write | None = None) -> Engine:
+def open_engine(
+    url: str, *, timeout_s: float = 30.0, token: str | None = None, keep: int = 2, write: Write | None = None, look_only: bool = False
+) -> Engine:
     """The adapter for `url`, which may not have reached its engine yet.
 
     `timeout_s`: of one request, `token`: a bearer token, for engines over HTTP. `keep`, `write`: for directories.
+    `look_only`: nothing will be changed, so that a directory that is being written to can be looked at.
     Raises `Invalid`, `NotFound`, `Unsupported` (a package is missing), `Conflict` (a directory in use), `Unavailable`.
     """
     kind, rest = kind_of(url), url.partition("://")[2]
     if kind == "directory":
-        return DirectoryEngine(Path(rest), keep=keep, write=write)
+        return DirectoryEngine(Path(rest), keep=keep, write=write, look_only=look_only)
     if kind == "memory":
         if rest not in _shared:
             raise NotFound(f"no engine is called {rest!r} in this process", remedy="share it first")

@@ -48,6 +48,7 @@ class UpdateFact:
     decode_s: float = 0.0
     stage_s: float = 0.0
     pause_s: float = 0.0
+    verify_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ PHASE_S = Metric(
     "counter",
     "Time spent in the phases of updates.",
     ("phase",),
-    (("path",), ("fetch",), ("apply",), ("mark",)),
+    (("path",), ("fetch",), ("apply",), ("mark",), ("stage",), ("pause",), ("verify",)),
 )
 PAUSE_S = Metric("subscriber_pause_seconds", "histogram", "How long the engine did not generate.", buckets=_PAUSE_S)
 WATCHING = Metric("subscriber_watching", "gauge", "1 while the control plane's watch is connected, 0 while only polling.")

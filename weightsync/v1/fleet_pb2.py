@@ -24,37 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19weightsync/v1/fleet.proto\x12\rweightsync.v1\"\xe4\x01\n\x10SubscriberReport\x12\x14\n\x0cheld_version\x18\x01 \x01(\x04\x12\x16\n\x0eserved_version\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12#\n\x05stage\x18\x04 \x01(\x0e\x32\x14.weightsync.v1.Stage\x12\x15\n\rfetched_bytes\x18\x05 \x01(\x04\x12\x31\n\x0blast_update\x18\x06 \x01(\x0b\x32\x1c.weightsync.v1.UpdateTimings\x12\x12\n\nerror_kind\x18\x07 \x01(\t\x12\r\n\x05\x65rror\x18\x08 \x01(\t\"\x90\x01\n\rUpdateTimings\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x15\n\rfetched_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06lag_us\x18\x03 \x01(\x04\x12\x10\n\x08\x66\x65tch_us\x18\x04 \x01(\x04\x12\x11\n\tdecode_us\x18\x05 \x01(\x04\x12\x10\n\x08stage_us\x18\x06 \x01(\x04\x12\x10\n\x08pause_us\x18\x07 \x01(\x04\"\xa4\x01\n\nSubscriber\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x04 \x01(\t\x12/\n\x06report\x18\x05 \x01(\x0b\x32\x1f.weightsync.v1.SubscriberReport\x12\x15\n\rregistered_ms\x18\x06 \x01(\x04\x12\x0f\n\x07seen_ms\x18\x07 \x01(\x04\"c\n\x0fRegisterRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nsubscriber\x18\x02 \x01(\t\x12\x0e\n\x06region\x18\x03 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x05 \x01(\t\"G\n\x10RegisterResponse\x12\x1a\n\x12report_interval_ms\x18\x01 \x01(\x04\x12\x17\n\x0f\x66orget_after_ms\x18\x02 \x01(\x04\"a\n\rReportRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nsubscriber\x18\x02 \x01(\t\x12/\n\x06report\x18\x03 \x01(\x0b\x32\x1f.weightsync.v1.SubscriberReport\"\x10\n\x0eReportResponse\"\\\n\x16ListSubscribersRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"b\n\x17ListSubscribersResponse\x12.\n\x0bsubscribers\x18\x01 \x03(\x0b\x32\x19.weightsync.v1.Subscriber\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x11WatchFleetRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"o\n\x12WatchFleetResponse\x12\r\n\x05reset\x18\x01 \x01(\x08\x12*\n\x07\x63hanged\x18\x02 \x03(\x0b\x32\x19.weightsync.v1.Subscriber\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08*\x98\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTAGE_IDLE\x10\x01\x12\x0f\n\x0bSTAGE_FETCH\x10\x02\x12\x10\n\x0cSTAGE_DECODE\x10\x03\x12\x11\n\rSTAGE_PREPARE\x10\x04\x12\x0f\n\x0bSTAGE_APPLY\x10\x05\x12\x0f\n\x0bSTAGE_STALE\x10\x06\x12\x10\n\x0cSTAGE_FAILED\x10\x07\x32\xd9\x02\n\x0c\x46leetService\x12K\n\x08Register\x12\x1e.weightsync.v1.RegisterRequest\x1a\x1f.weightsync.v1.RegisterResponse\x12\x45\n\x06Report\x12\x1c.weightsync.v1.ReportRequest\x1a\x1d.weightsync.v1.ReportResponse\x12`\n\x0fListSubscribers\x12%.weightsync.v1.ListSubscribersRequest\x1a&.weightsync.v1.ListSubscribersResponse\x12S\n\nWatchFleet\x12 .weightsync.v1.WatchFleetRequest\x1a!.weightsync.v1.WatchFleetResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19weightsync/v1/fleet.proto\x12\rweightsync.v1\"\xe4\x01\n\x10SubscriberReport\x12\x14\n\x0cheld_version\x18\x01 \x01(\x04\x12\x16\n\x0eserved_version\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12#\n\x05stage\x18\x04 \x01(\x0e\x32\x14.weightsync.v1.Stage\x12\x15\n\rfetched_bytes\x18\x05 \x01(\x04\x12\x31\n\x0blast_update\x18\x06 \x01(\x0b\x32\x1c.weightsync.v1.UpdateTimings\x12\x12\n\nerror_kind\x18\x07 \x01(\t\x12\r\n\x05\x65rror\x18\x08 \x01(\t\"\xa3\x01\n\rUpdateTimings\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x15\n\rfetched_bytes\x18\x02 \x01(\x04\x12\x0e\n\x06lag_us\x18\x03 \x01(\x04\x12\x10\n\x08\x66\x65tch_us\x18\x04 \x01(\x04\x12\x11\n\tdecode_us\x18\x05 \x01(\x04\x12\x10\n\x08stage_us\x18\x06 \x01(\x04\x12\x10\n\x08pause_us\x18\x07 \x01(\x04\x12\x11\n\tverify_us\x18\x08 \x01(\x04\"\xa4\x01\n\nSubscriber\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x03 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x04 \x01(\t\x12/\n\x06report\x18\x05 \x01(\x0b\x32\x1f.weightsync.v1.SubscriberReport\x12\x15\n\rregistered_ms\x18\x06 \x01(\x04\x12\x0f\n\x07seen_ms\x18\x07 \x01(\x04\"c\n\x0fRegisterRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nsubscriber\x18\x02 \x01(\t\x12\x0e\n\x06region\x18\x03 \x01(\t\x12\x0e\n\x06\x65ngine\x18\x04 \x01(\t\x12\x0f\n\x07\x63hannel\x18\x05 \x01(\t\"G\n\x10RegisterResponse\x12\x1a\n\x12report_interval_ms\x18\x01 \x01(\x04\x12\x17\n\x0f\x66orget_after_ms\x18\x02 \x01(\x04\"a\n\rReportRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x12\n\nsubscriber\x18\x02 \x01(\t\x12/\n\x06report\x18\x03 \x01(\x0b\x32\x1f.weightsync.v1.SubscriberReport\"\x10\n\x0eReportResponse\"\\\n\x16ListSubscribersRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06region\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"b\n\x17ListSubscribersResponse\x12.\n\x0bsubscribers\x18\x01 \x03(\x0b\x32\x19.weightsync.v1.Subscriber\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x11WatchFleetRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"o\n\x12WatchFleetResponse\x12\r\n\x05reset\x18\x01 \x01(\x08\x12*\n\x07\x63hanged\x18\x02 \x03(\x0b\x32\x19.weightsync.v1.Subscriber\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x10\n\x08\x63omplete\x18\x04 \x01(\x08*\x98\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTAGE_IDLE\x10\x01\x12\x0f\n\x0bSTAGE_FETCH\x10\x02\x12\x10\n\x0cSTAGE_DECODE\x10\x03\x12\x11\n\rSTAGE_PREPARE\x10\x04\x12\x0f\n\x0bSTAGE_APPLY\x10\x05\x12\x0f\n\x0bSTAGE_STALE\x10\x06\x12\x10\n\x0cSTAGE_FAILED\x10\x07\x32\xd9\x02\n\x0c\x46leetService\x12K\n\x08Register\x12\x1e.weightsync.v1.RegisterRequest\x1a\x1f.weightsync.v1.RegisterResponse\x12\x45\n\x06Report\x12\x1c.weightsync.v1.ReportRequest\x1a\x1d.weightsync.v1.ReportResponse\x12`\n\x0fListSubscribers\x12%.weightsync.v1.ListSubscribersRequest\x1a&.weightsync.v1.ListSubscribersResponse\x12S\n\nWatchFleet\x12 .weightsync.v1.WatchFleetRequest\x1a!.weightsync.v1.WatchFleetResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'weightsync.v1.fleet_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STAGE']._serialized_start=1222
-  _globals['_STAGE']._serialized_end=1374
+  _globals['_STAGE']._serialized_start=1241
+  _globals['_STAGE']._serialized_end=1393
   _globals['_SUBSCRIBERREPORT']._serialized_start=45
   _globals['_SUBSCRIBERREPORT']._serialized_end=273
   _globals['_UPDATETIMINGS']._serialized_start=276
-  _globals['_UPDATETIMINGS']._serialized_end=420
-  _globals['_SUBSCRIBER']._serialized_start=423
-  _globals['_SUBSCRIBER']._serialized_end=587
-  _globals['_REGISTERREQUEST']._serialized_start=589
-  _globals['_REGISTERREQUEST']._serialized_end=688
-  _globals['_REGISTERRESPONSE']._serialized_start=690
-  _globals['_REGISTERRESPONSE']._serialized_end=761
-  _globals['_REPORTREQUEST']._serialized_start=763
-  _globals['_REPORTREQUEST']._serialized_end=860
-  _globals['_REPORTRESPONSE']._serialized_start=862
-  _globals['_REPORTRESPONSE']._serialized_end=878
-  _globals['_LISTSUBSCRIBERSREQUEST']._serialized_start=880
-  _globals['_LISTSUBSCRIBERSREQUEST']._serialized_end=972
-  _globals['_LISTSUBSCRIBERSRESPONSE']._serialized_start=974
-  _globals['_LISTSUBSCRIBERSRESPONSE']._serialized_end=1072
-  _globals['_WATCHFLEETREQUEST']._serialized_start=1074
-  _globals['_WATCHFLEETREQUEST']._serialized_end=1106
-  _globals['_WATCHFLEETRESPONSE']._serialized_start=1108
-  _globals['_WATCHFLEETRESPONSE']._serialized_end=1219
-  _globals['_FLEETSERVICE']._serialized_start=1377
-  _globals['_FLEETSERVICE']._serialized_end=1722
+  _globals['_UPDATETIMINGS']._serialized_end=439
+  _globals['_SUBSCRIBER']._serialized_start=442
+  _globals['_SUBSCRIBER']._serialized_end=606
+  _globals['_REGISTERREQUEST']._serialized_start=608
+  _globals['_REGISTERREQUEST']._serialized_end=707
+  _globals['_REGISTERRESPONSE']._serialized_start=709
+  _globals['_REGISTERRESPONSE']._serialized_end=780
+  _globals['_REPORTREQUEST']._serialized_start=782
+  _globals['_REPORTREQUEST']._serialized_end=879
+  _globals['_REPORTRESPONSE']._serialized_start=881
+  _globals['_REPORTRESPONSE']._serialized_end=897
+  _globals['_LISTSUBSCRIBERSREQUEST']._serialized_start=899
+  _globals['_LISTSUBSCRIBERSREQUEST']._serialized_end=991
+  _globals['_LISTSUBSCRIBERSRESPONSE']._serialized_start=993
+  _globals['_LISTSUBSCRIBERSRESPONSE']._serialized_end=1091
+  _globals['_WATCHFLEETREQUEST']._serialized_start=1093
+  _globals['_WATCHFLEETREQUEST']._serialized_end=1125
+  _globals['_WATCHFLEETRESPONSE']._serialized_start=1127
+  _globals['_WATCHFLEETRESPONSE']._serialized_end=1238
+  _globals['_FLEETSERVICE']._serialized_start=1396
+  _globals['_FLEETSERVICE']._serialized_end=1741
 # @@protoc_insertion_point(module_scope)

@@ -47,7 +47,7 @@ class SubscriberReport(_message.Message):
     def __init__(self, held_version: _Optional[int] = ..., served_version: _Optional[int] = ..., sequence: _Optional[int] = ..., stage: _Optional[_Union[Stage, str]] = ..., fetched_bytes: _Optional[int] = ..., last_update: _Optional[_Union[UpdateTimings, _Mapping]] = ..., error_kind: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class UpdateTimings(_message.Message):
-    __slots__ = ("version", "fetched_bytes", "lag_us", "fetch_us", "decode_us", "stage_us", "pause_us")
+    __slots__ = ("version", "fetched_bytes", "lag_us", "fetch_us", "decode_us", "stage_us", "pause_us", "verify_us")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAG_US_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class UpdateTimings(_message.Message):
     DECODE_US_FIELD_NUMBER: _ClassVar[int]
     STAGE_US_FIELD_NUMBER: _ClassVar[int]
     PAUSE_US_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_US_FIELD_NUMBER: _ClassVar[int]
     version: int
     fetched_bytes: int
     lag_us: int
@@ -62,7 +63,8 @@ class UpdateTimings(_message.Message):
     decode_us: int
     stage_us: int
     pause_us: int
-    def __init__(self, version: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., lag_us: _Optional[int] = ..., fetch_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., stage_us: _Optional[int] = ..., pause_us: _Optional[int] = ...) -> None: ...
+    verify_us: int
+    def __init__(self, version: _Optional[int] = ..., fetched_bytes: _Optional[int] = ..., lag_us: _Optional[int] = ..., fetch_us: _Optional[int] = ..., decode_us: _Optional[int] = ..., stage_us: _Optional[int] = ..., pause_us: _Optional[int] = ..., verify_us: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
     __slots__ = ("name", "region", "engine", "channel", "report", "registered_ms", "seen_ms")
