@@ -90,11 +90,11 @@ class Swap:
         self._admit(self._done)
         return Swapped(
             self._changes.version,
-            {seat.name: applied for seat, applied in self._done.items()},
+            {seat.name: self._done[seat] for seat in self._before},
             stage_s=times[1] - times[0],
             pause_s=max((applied.pause_s for applied in self._done.values()), default=0.0),
             verify_s=times[3] - times[2],
-            reloaded=tuple(seat.name for seat in self._done if seat in self._reload),
+            reloaded=tuple(seat.name for seat in self._before if seat in self._reload),
             unseen=unseen,
         )
 
