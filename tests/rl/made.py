@@ -59,12 +59,13 @@ def drawn(
     while sampler.busy:
         sampler.step(version)
     return [
-        Group(Task(number, "made", number, samples), tuple(_episode(draw, at) for at, draw in enumerate(row)), "worker", "home")
+        Group(Task(number, "made", number, samples), tuple(drawn_episode(draw, at) for at, draw in enumerate(row)), "worker", "home")
         for number, row in zip(numbers, draws, strict=True)
     ]
 
 
-def _episode(draw: Draw, sample: int) -> Episode:
+def drawn_episode(draw: Draw, sample: int, reward: float | None = None) -> Episode:
+    """What a request drew; without `reward`, the share of even tokens is it."""
     found, given = draw.completion(), len(draw.context)
     zeros = np.zeros(given)
     experts = None if found.experts is None or found.context_experts is None else np.concatenate([found.context_experts, found.experts])
@@ -75,4 +76,4 @@ def _episode(draw: Draw, sample: int) -> Episode:
         np.concatenate([zeros, found.versions]).astype(np.int64),
         experts,
     )
-    return graded(float(np.mean(found.tokens % 2 == 0)), part, sample=sample)
+    return graded(float(np.mean(found.tokens % 2 == 0)) if reward is None else reward, part, sample=sample)
