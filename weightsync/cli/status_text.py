@@ -83,7 +83,9 @@ def _group(group: GroupFact) -> Row:
 def _subscribers(facts: RunFacts, subscribers: Sequence[SubscriberFact]) -> Iterator[str]:
     worst = sorted(subscribers, key=lambda one: (-lag(facts, one).seconds, not one.failing, one.name))
     rows = [_subscriber(facts, one) for one in worst[:SHOWN_SUBSCRIBERS]]
-    yield from _table(("subscriber", "region", "channel", "serves", "behind", "for", "stage", "update", "heard", "error"), rows, left=3)
+    yield from _table(
+        ("subscriber", "region", "channel", "serves", "behind", "for", "stage", "update", "pause", "heard", "error"), rows, left=3
+    )
     if len(worst) > SHOWN_SUBSCRIBERS:
         yield f"and {len(worst) - SHOWN_SUBSCRIBERS} more that are better off"
 
@@ -99,6 +101,7 @@ def _subscriber(facts: RunFacts, one: SubscriberFact) -> Row:
         words.seconds(behind.seconds) if behind.behind else "-",
         one.stage or "-",
         words.seconds(update.fetch_s + update.decode_s + update.stage_s) if update else "-",
+        words.seconds(update.pause_s) if update and update.pause_s else "-",
         words.age(facts.now_s - one.seen_s),
         one.error_kind or "-",
     )
