@@ -43,9 +43,11 @@ def be_born(birth: Birth, host: socket.socket) -> NoReturn:
     """In a fork of the warm interpreter; never returns."""
     try:
         kills_file = _confine(birth)
+        introduced, introduce = os.pipe()
         process = os.fork()
         if process == 0:
-            _first(birth, host, kills_file)
+            os.close(introduce)
+            _first(birth, host, kills_file, introduced)
         socket.send_fds(host, [STARTED], [os.pidfd_open(process)])
     except BaseException as error:  # noqa: BLE001  the host hears of it; nothing may return into the warm process
         _tell(host, FAILED + frame({"error": str(error) or repr(error)}))
@@ -87,8 +89,8 @@ def _uid_map() -> list[list[str]]:
     return [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
 
 
-def _first(birth: Birth, host: socket.socket, kills_file: int | None) -> NoReturn:
-    """Process 1."""
+def _first(birth: Birth, host: socket.socket, kills_file: int | None, introduced: int) -> NoReturn:
+    """Process 1. What it says comes after its introduction, which is over when the other end of `introduced` is closed."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)  # which process 1 does not hear
@@ -96,6 +98,8 @@ def _first(birth: Birth, host: socket.socket, kills_file: int | None) -> NoRetur
         linux.drop_privileges()
         linux.set_dumpable(False)
         os.umask(0o022)
+        os.read(introduced, 1)
+        os.close(introduced)
         _tell(host, frame({"ready": True}))
         _serve(birth.limits, host, kills_file)
     except (EOFError, Gone, ConnectionError):

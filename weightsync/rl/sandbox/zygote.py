@@ -193,7 +193,7 @@ class ZygoteSandbox:
                 first, descriptors, _, _ = socket.recv_fds(self._connection, 1, 1)
                 self._process = descriptors[0] if descriptors else None
                 fields, _ = await self._receive()
-        except (TimeoutError, OSError, EOFError) as error:
+        except (TimeoutError, OSError, EOFError, Corrupt) as error:
             raise Unavailable(f"a sandbox did not start: {str(error) or type(error).__name__}") from error
         if first != STARTED or "error" in fields:
             raise Unavailable(f"a sandbox did not start: {fields.get('error')}")
