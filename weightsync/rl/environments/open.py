@@ -3,19 +3,28 @@
 from weightsync.errors import Invalid
 from weightsync.rl.api import Environment
 from weightsync.rl.environments.arithmetic import Arithmetic
+from weightsync.rl.environments.gym import Gym
+from weightsync.rl.environments.python import Python
 from weightsync.rl.environments.sort import Sort
+from weightsync.rl.sandbox.api import Sandboxes
 
-NAMES = "sort[:DIGITS], arithmetic[:DIGITS]"
+NAMES = "sort[:DIGITS], arithmetic[:DIGITS], gym:TASK and python"
 MAX_DIGITS = 18
 
 
-def open_environment(name: str) -> Environment:
-    """The environment of that name. Raises `Invalid` for names that mean nothing."""
+def open_environment(name: str, sandboxes: Sandboxes | None = None) -> Environment:
+    """The environment of that name. Raises `Invalid` for names that mean nothing, and where one needs sandboxes and has none."""
     kind, _, detail = name.partition(":")
     if kind == "sort":
         return Sort(_digits(name, detail, 6), name)
     if kind == "arithmetic":
         return Arithmetic(_digits(name, detail, 2), name)
+    if kind == "gym" and detail:
+        return Gym(detail)
+    if name == "python":
+        if sandboxes is None:
+            raise Invalid("the environment python runs programs", remedy="give it sandboxes: see weightsync.rl.sandbox")
+        return Python(sandboxes)
     raise Invalid(f"no environment {name!r}", remedy=f"there are {NAMES}")
 
 
