@@ -53,6 +53,7 @@ def _rewards(loss: str, seed: int) -> list[float]:
     return [float(np.mean(part)) for part in np.array_split(rewards, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_at_lag_four_the_default_learns_where_no_correction_collapses(seed: int) -> None:
     default, none = _rewards("dppo", seed), _rewards("none", seed)
