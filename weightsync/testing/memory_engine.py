@@ -19,11 +19,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from weightsync.clock import SYSTEM, Clock
+from weightsync.codec import chunk_sum
 from weightsync.engine.api import Applied, Change, Mode, TensorChange
 from weightsync.errors import Conflict, Corrupt, Dirty, Invalid, Unavailable, WeightsyncError
 from weightsync.format.layout import Layout, describe_difference
 from weightsync.format.refs import VersionRef
-from weightsync.format.sums import tensor_sum
 
 Weights = dict[str, NDArray[Any]]
 NAMES = frozenset({"stage", "write", "nothing", "drift", "undo", "hang", "prove", "reload"})
@@ -226,7 +226,7 @@ class MemoryEngine:
 
     def sums(self) -> dict[str, int]:
         """Of what is live, by tensor name."""
-        return {tensor.name: tensor_sum(self.live[tensor.name]) for tensor in self.layout.tensors}
+        return {tensor.name: chunk_sum(tensor.dtype, self.live[tensor.name].data) for tensor in self.layout.tensors}
 
     def withdraw(self, reason: str) -> None:
         """Serves nothing."""

@@ -16,11 +16,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from weightsync.codec import chunk_sum
 from weightsync.engine.change import OpenChange, open_change, tensor_bits
 from weightsync.engine.changed_lanes import image_bits
 from weightsync.errors import Corrupt, Invalid, WeightsyncError
 from weightsync.format.layout import Layout
-from weightsync.format.sums import tensor_sum
 from weightsync.replica.readers import open_image_readonly
 
 
@@ -95,8 +95,9 @@ class Rank:
 
     def sums(self) -> dict[str, Any]:
         """This rank's part of the sums, by tensor number."""
-        lanes = [tensor.lanes for tensor in self._layout.tensors] if self._layout else []
-        return {"sums": [tensor_sum(live, self._range(count).start) for live, count in zip(self._live, lanes, strict=True)]}
+        tensors = self._layout.tensors if self._layout else ()
+        parts = zip(tensors, self._live, strict=True)
+        return {"sums": [chunk_sum(one.dtype, live.data, self._range(one.lanes).start) for one, live in parts]}
 
     def ask(self) -> dict[str, Any]:
         """A fingerprint of what is live."""
