@@ -22,6 +22,7 @@ VARIABLE = "WEIGHTSYNC_FAILPOINTS"
 # Every failpoint in the code. A test compares this list with the calls, so a name can neither be misspelt nor outlive its call.
 POINTS: frozenset[str] = frozenset(
     {
+        "engine.write",
         "gc.condemned",
         "gc.delete",
         "gc.marked",

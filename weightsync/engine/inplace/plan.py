@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from weightsync.engine.inplace.lanes import Lanes
 from weightsync.engine.inplace.site import Site
 from weightsync.errors import Corrupt, Dirty, WeightsyncError
+from weightsync.failpoints import failpoint
 
 
 class Scattered(NamedTuple):
@@ -68,6 +69,7 @@ class Plan:
         for number, entry in enumerate(self._entries):
             check()
             self._begun = number + 1
+            failpoint("engine.write")
             entry.write()
         return self.lanes
 
