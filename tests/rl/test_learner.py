@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.rl.made import MIXTURE, SHAPE, drawn, group, one_thread, sharpened  # noqa: E402
+from tests.rl.made import MIXTURE, SHAPE, drawn, graded, group, one_thread, segment, sharpened  # noqa: E402
 from weightsync.errors import Conflict, Corrupt, Invalid, NotFound  # noqa: E402
 from weightsync.rl import checkpoint as checkpoints  # noqa: E402
 from weightsync.rl.checkpoint import Numbers  # noqa: E402
@@ -167,3 +167,29 @@ def test_aligned_numerics_do_not_mismatch_at_all(shape) -> None:
         assert found.metrics["k3"] == 0.0
     plain = _learner(replace(settings, aligned_rows=0))
     assert plain.consume(drawn(plain.decoder, 1, range(6))).metrics["logprob_change_max"] > 0
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_counted() -> None:
+    learner = _learner()
+    before = _bits(learner)
+    groups = drawn(learner.decoder, 1, range(4))
+    groups[0].episodes[0].segments[0].logprobs[-1] = np.nan
+    found = learner.consume(groups)
+    assert (found.metrics["updates_left_out"], found.metrics["gradient_norm"]) == (1, 0)
+    assert _bits(learner) == before
+    learner.consume(drawn(learner.decoder, 1, range(4, 8)))
+    assert _bits(learner) != before
+
+
+@pytest.mark.parametrize("wrong", ["length", "token"])
+def test_a_group_that_the_model_cannot_read_is_refused_before_anything_changes(wrong: str) -> None:
+    learner = _learner()
+    before = _bits(learner)
+    one = group(1, [1, 0])
+    part = segment(SHAPE.context + 1) if wrong == "length" else segment()
+    if wrong == "token":
+        part.tokens[2] = 128
+    bad = replace(one, episodes=(graded(1, part), *one.episodes[1:]))
+    with pytest.raises(Invalid, match="group 1 has a segment"):
+        learner.consume([group(0, [1, 0]), bad])
+    assert (_bits(learner), learner.step, len(learner.consumed)) == (before, 0, 0)

@@ -80,12 +80,14 @@ class Learner:
     def consume(self, groups: Sequence[Group], *, version: int = 0) -> Step:
         """One step on `groups`. `version` is the version that these weights were published as: lag is measured from it.
 
-        Raises `Conflict`, and changes nothing, where a group was consumed before or comes twice.
+        An update whose gradient is not finite is left out; the groups count all the same. Raises `Conflict` where a group was consumed
+        before or comes twice, `Invalid` where one does not fit the model; nothing has changed then.
         """
         numbers = [group.task.number for group in groups]
         again = sorted({number for number in numbers if number in self.consumed or numbers.count(number) > 1})
         if again:
             raise Conflict(f"groups {again} were consumed already", remedy="drop them: each group counts once")
+        self._check(groups)
         rows, silent = rows_of(groups, self.settings.credit)
         losses, norms, logprobs = self._descend(rows)
         self.step, self.consumed = self.step + 1, self.consumed.plus(numbers)
@@ -163,6 +165,18 @@ class Learner:
                     found[index] = own[: len(rows[index].segment.tokens) - 1]
         return found
 
+    def _check(self, groups: Sequence[Group]) -> None:
+        shape = self.settings.shape
+        for group in groups:
+            for part in (part for episode in group.episodes for part in episode.segments):
+                if len(part.tokens) > shape.context or (
+                    len(part.tokens) and not 0 <= part.tokens.min() <= part.tokens.max() < shape.vocabulary
+                ):
+                    raise Invalid(
+                        f"group {group.task.number} has a segment of {len(part.tokens)} tokens that the model cannot read",
+                        remedy=f"play with windows of at most {shape.context} tokens below {shape.vocabulary}",
+                    )
+
     def _descend(self, rows: Sequence[Row]) -> tuple[list[float], list[float], list[Tensor]]:
         """Updates once per minibatch: losses, gradient norms, and log-probabilities by row, each as they were before its update."""
         losses, norms, logprobs = [], [], [torch.zeros(0)] * len(rows)
@@ -217,7 +231,8 @@ class Learner:
                 master.grad = None if rounded.grad is None else rounded.grad.float()
                 rounded.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._masters.parameters(), self.settings.max_norm)
-        self._optimizer.step()
+        if torch.isfinite(norm):
+            self._optimizer.step()
         self._optimizer.zero_grad()
         self._round()
         return float(norm)

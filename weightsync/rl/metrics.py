@@ -47,7 +47,7 @@ def measured(
     losses: Sequence[float],
     norms: Sequence[float],
 ) -> Step:
-    """Puts a step together. `silent`: groups that taught nothing; `logprobs`: by row, (length - 1,)."""
+    """Puts a step together; lag is 0 where `version` is. `silent`: groups that taught nothing; `logprobs`: by row, (length - 1,)."""
     trained = tuple(
         Trained(row.place, row.advantages, np.concatenate([np.zeros(1, np.float32), own.float().numpy()]))
         for row, own in zip(rows, logprobs, strict=True)
@@ -57,13 +57,15 @@ def measured(
     versions = np.concatenate([np.zeros(0, np.int64), *(row.segment.versions[1:][row.segment.made[1:]] for row in rows)])
     regions = [row.region for row in rows for _ in range(int(row.segment.made[1:].sum()))]
     whole = mismatch(new, old)
-    lags = version - versions if len(versions) else np.zeros(1, np.int64)
+    lags = version - versions if len(versions) and version else np.zeros(1, np.int64)
+    finite = [norm for norm in norms if np.isfinite(norm)]
     metrics = _rewards(groups) | {
         "groups": float(len(groups)),
         "groups_silent": float(silent),
         "tokens_trained": float(len(new)),
         "loss": float(np.mean(losses)) if losses else 0.0,
-        "gradient_norm": float(np.mean(norms)) if norms else 0.0,
+        "gradient_norm": float(np.mean(finite)) if finite else 0.0,
+        "updates_left_out": float(len(norms) - len(finite)),
         "k1": whole.k1,
         "k3": whole.k3,
         "logprob_change_max": whole.largest,
