@@ -31,6 +31,8 @@ from benchmarks.measure import Baseline, circumstances
 from weightsync.engine.api import Change, Mode, TensorChange
 from weightsync.engine.changed_lanes import gain
 from weightsync.engine.gate import Gate
+from weightsync.engine.inplace import LiveWeights
+from weightsync.engine.inplace.state_map import state_map
 from weightsync.engine.torch_module import TorchModuleEngine
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.layout import Layout, Tensor, make_layout
@@ -114,6 +116,26 @@ def swaps(model: Model, lanes: int, count: int, prove: int) -> dict[str, Any]:
     }
 
 
+def profile(model: Model, lanes: int, count: int) -> dict[str, Any]:
+    """What a pause is made of, at memory speed or not: the writes, and reading them back."""
+    state = model.module.state_dict()
+    live = LiveWeights(state, state_map(state, model.layout))
+    change = model.change(lanes, np.random.default_rng(lanes))
+    writes, reads = [], []
+    for _ in range(count):
+        plan = live.stage(change)
+        started = time.perf_counter()
+        plan.write()
+        written = time.perf_counter()
+        plan.read_back()
+        reads.append(time.perf_counter() - written)
+        writes.append(written - started)
+        plan.undo()
+    medians = {"write_median_s": median(writes), "read_back_median_s": median(reads)}
+    speeds = {"write_gb_per_s": model.nbytes / median(writes) / 1e9, "best_write_gb_per_s": model.nbytes / min(writes) / 1e9}
+    return {"model_bytes": model.nbytes, "changed_lanes": change.lanes, **medians, **speeds}
+
+
 def reloads(model: Model, place: Path, count: int) -> dict[str, Any]:
     """The same model through `load_state_dict`, in a pause of the same gate."""
     path = place / "model.safetensors"
@@ -186,6 +208,7 @@ def main(small: bool = False, count: int = 20, output: Path | None = None) -> No
     baseline = Baseline()
     baseline.measure()
     sizes, fixed, shares = [], [], []
+    profiled: dict[str, Any] = {}
     at_unit = int(unit / 2 * SHARE)
     for nbytes in (unit // 4, unit // 2, unit, 2 * unit):
         model = Model(nbytes)
@@ -199,6 +222,7 @@ def main(small: bool = False, count: int = 20, output: Path | None = None) -> No
         if nbytes >= unit:
             fixed.append(swaps(model, at_unit, count, prove=2))
         if nbytes == unit:
+            profiled = profile(model, at_unit, max(5, count // 2))
             shares = [swaps(model, int(model.layout.lanes * share), count, prove=2) for share in (0.001, 0.003, 0.0115, 0.03)]
         print(json.dumps({key: value for key, value in row.items() if key not in ("pause_s", "reload")}), flush=True)
         del model
@@ -212,6 +236,7 @@ def main(small: bool = False, count: int = 20, output: Path | None = None) -> No
         "fixed": fixed,
         "fixed_growth": fixed[1]["pause_median_s"] / fixed[0]["pause_median_s"],
         "shares": shares,
+        "profile": profiled,
     }
     if output is not None:
         output.write_text(json.dumps(found, indent=1) + "\n")

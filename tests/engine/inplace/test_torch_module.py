@@ -173,6 +173,14 @@ def test_elements_that_share_memory_are_refused(scene: EngineScene) -> None:
         TorchModuleEngine(module, Gate())
 
 
+def test_tensors_that_overlap_are_refused(scene: EngineScene) -> None:
+    flat, module = torch.zeros(20), nn.Module()
+    module.register_buffer("a", flat[:12])
+    module.register_buffer("b", flat[8:].view(3, 4).t())
+    with pytest.raises(Invalid, match="'b' shares elements"):
+        TorchModuleEngine(module, Gate())
+
+
 def test_parameters_that_are_views_of_one_buffer(tmp_path) -> None:
     """As flattened by a trainer; one is transposed."""
     flat = torch.zeros(200, dtype=torch.bfloat16)

@@ -75,6 +75,11 @@ class Strided(NamedTuple):
             target += digit * axis.target
         return source, target
 
+    def of(self, storage: NDArray[Any]) -> NDArray[Any]:
+        """Its target lanes, as a view of the whole storage."""
+        shape, width = [axis.size for axis in self.axes], storage.itemsize
+        return np.lib.stride_tricks.as_strided(storage[self.target :], shape, [axis.target * width for axis in self.axes])
+
     def blocks(self) -> Iterator[tuple[Places, Places]]:
         """All of it, in blocks of bounded size."""
         for start in range(0, self.lanes, _BLOCK):

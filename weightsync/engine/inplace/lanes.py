@@ -142,7 +142,7 @@ class HostLanes:
 
     def _views(self, where: Strided, values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         shape, width = [axis.size for axis in where.axes], self.width
-        target = np.lib.stride_tricks.as_strided(self.bits[where.target :], shape, [axis.target * width for axis in where.axes])
+        target = where.of(self.bits)
         source = np.lib.stride_tricks.as_strided(
             values[where.source :], shape, [axis.source * width for axis in where.axes], writeable=False
         )

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from weightsync.engine.inplace.axes import strided
 from weightsync.engine.inplace.dtypes import dtype_name, shape_of
 from weightsync.engine.inplace.layout_map import Described, Home, LayoutMap, Part
@@ -34,6 +36,7 @@ def state_map(state: Mapping[str, Any], layout: Layout | None = None) -> LayoutM
             home.append(name)
             parts.append(Part(name, home[0], _where(name, view)))
     homes = {found[0]: _home(found, state) for found in names.values()}
+    _check_apart(homes, parts)
     return LayoutMap(tensors, homes, tuple(parts))
 
 
@@ -47,6 +50,19 @@ def _where(name: str, view: View) -> Any:
     if found is None or expanded:
         raise Invalid(f"elements of {name!r} share memory", remedy="make it contiguous")
     return found[0]
+
+
+def _check_apart(homes: Mapping[str, Home], parts: list[Part]) -> None:
+    for name, home in homes.items():
+        taken = np.zeros(home.lanes if len(home.names) > 1 else 0, np.bool_)
+        for part in parts if len(home.names) > 1 else ():
+            if part.parameter == name:
+                region = part.where.of(taken)
+                if region.any():
+                    raise Invalid(
+                        f"{part.tensor!r} shares elements with another tensor", remedy="give each a storage of its own, or tie them"
+                    )
+                region[...] = True
 
 
 def _home(names: list[str], state: Mapping[str, Any]) -> Home:

@@ -122,9 +122,6 @@ def _last(storage: _Storage) -> tuple[list[_Event], int]:
 
 
 def _region(written: Any, event: _Event) -> Any:
-    if event.where is None:
-        shape, strides, offset = event.view.shape, event.view.strides, event.view.offset
-    else:
-        shape = tuple(axis.size for axis in event.where.axes)
-        strides, offset = tuple(axis.target for axis in event.where.axes), event.where.target
-    return np.lib.stride_tricks.as_strided(written[offset:], shape, strides)
+    if event.where is not None:
+        return event.where.of(written)
+    return np.lib.stride_tricks.as_strided(written[event.view.offset :], event.view.shape, event.view.strides)
