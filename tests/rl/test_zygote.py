@@ -8,6 +8,8 @@ import pytest
 from weightsync.errors import Unavailable, Unsupported
 from weightsync.rl.sandbox.api import End, Limits
 from weightsync.rl.sandbox.zygote import Zygote
+from weightsync.telemetry.metrics import open_board
+from weightsync.telemetry.names import SANDBOXES
 from weightsync.testing.sandbox_contract import SandboxContract
 
 
@@ -116,3 +118,16 @@ def test_cancelling_a_command_ends_its_sandbox():
             return (await (await backend.create()).exec(["python", "-c", "print(1)"])).stdout  # its turn is free again
 
     assert run(use()) == b"1\n"
+
+
+def test_starts_are_measured():
+    board = open_board(SANDBOXES)
+
+    async def use():
+        async with Zygote(board=board) as backend:
+            for _ in range(3):
+                await (await backend.create()).terminate()
+            return list(backend.start_s)
+
+    assert len(run(use())) == 3
+    assert b"weightsync_sandbox_start_seconds_count 3.0" in board.render()

@@ -100,6 +100,11 @@ FLEET_PAUSE_S = Metric("fleet_pause_seconds", "gauge", "The longest last pause o
 RUN_ALARM = Metric("run_alarm", "gauge", "1 while an alarm of a run is raised.", ("run", "alarm"))
 OBSERVED = Metric("observed_time_seconds", "gauge", "When the run was last looked at with success, UNIX time.", ("run",))
 
+# Rollout worker.
+SANDBOX_START_S = Metric(
+    "sandbox_start_seconds", "histogram", "From asking for a sandbox until it takes orders; not the wait for a turn.", buckets=_PAUSE_S
+)
+
 COMMON = (BUILD, STARTED, READY, ERRORS, ALARM)
 SUBSCRIBER = (
     *(SERVED, DEMANDED, SEQUENCE, LAG_VERSIONS, LAG_S, STALE, POLLED, FETCHED, CACHED),
@@ -110,3 +115,4 @@ SERVER = (
     *(CHANNEL_VERSION, CHANNEL_SEQUENCE, CHANNEL_MOVED, NEWEST, NEWEST_AT, OBSERVED, RUN_ALARM),
     *(FLEET, FLEET_BELOW, FLEET_FAILED, FLEET_LAG_VERSIONS, FLEET_LAG_S, FLEET_BYTES, FLEET_PAUSE_S),
 )
+SANDBOXES = (SANDBOX_START_S,)

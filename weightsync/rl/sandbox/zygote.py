@@ -27,6 +27,8 @@ from weightsync.rl.sandbox.archive import pack, unpack
 from weightsync.rl.sandbox.inside import NOBODY, STARTED
 from weightsync.rl.sandbox.nursery import READY
 from weightsync.rl.sandbox.wire import HEAD, Fields, fields_of, frame, lengths
+from weightsync.telemetry.metrics import Board, NoBoard
+from weightsync.telemetry.names import SANDBOX_START_S
 
 if TYPE_CHECKING:
     from weightsync.rl.sandbox.api import Sandboxes
@@ -50,11 +52,11 @@ def read_only_directories() -> tuple[str, ...]:
 class Zygote:
     """A backend of sandboxes. `start_s`: how long the last starts took, in seconds; `bounds`: what control groups hold."""
 
-    def __init__(self, limits: Limits | None = None, *, at_once: int = 0, clock: Clock = SYSTEM) -> None:
+    def __init__(self, limits: Limits | None = None, *, at_once: int = 0, clock: Clock = SYSTEM, board: Board | None = None) -> None:
         self.limits = limits or Limits()
         self.start_s: deque[float] = deque(maxlen=KEPT_STARTS)
         self.bounds: tuple[str, ...] = ()
-        self._clock = clock
+        self._clock, self._board = clock, board or NoBoard()
         self._turns = asyncio.Semaphore(at_once or 4 * (os.cpu_count() or 1))
         self._starting = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,6 +86,7 @@ class Zygote:
         try:
             await sandbox.started()
             self.start_s.append(self._clock.monotonic_s() - started_s)
+            self._board.observe(SANDBOX_START_S, self.start_s[-1])
             if archive:
                 await sandbox.put_archive(archive)
         except BaseException:
