@@ -56,3 +56,17 @@ def test_what_cannot_be_is_refused(cli, shared, flags, said):
 def test_an_engine_that_does_not_answer_is_no_reason_to_end(cli, shared):
     code = cli("verify", *shared.at, "--engine", "dir:///nowhere/at/all", code=None).code
     assert code == 2
+
+
+@pytest.mark.parametrize("point", ["before_swap", "out_written", "switched", "swapped"])
+def test_a_subscriber_killed_anywhere_in_a_swap_leaves_one_whole_version_and_the_next_goes_on(cli, shared, tmp_path, point):
+    served = tmp_path / "served"
+    follow = ("subscribe", *shared.at, "--engine", f"dir://{served}", "--cache", tmp_path / "cache", "--once")
+    cli(*follow, "--channel", "serving")
+    cli(*follow, code=None, env={"WEIGHTSYNC_FAILPOINTS": f"subscribe.{point}=kill"})
+    left = int((served / "current").readlink().name)
+    assert left in (2, 4)
+    assert contents(served / "current") == contents(shared.checkpoints[left])
+    cli(*follow)
+    assert contents(served / "current") == contents(shared.checkpoints[4])
+    assert not list((cli.home / "images").glob("*/change-*"))

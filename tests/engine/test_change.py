@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weightsync.engine.change import discard_change, inverse, make_change, open_change, remove_left_changes, tensor_bits
+from weightsync.engine.change import discard_change, inverse, make_change, open_change, tensor_bits
 from weightsync.engine.change_file import START_BYTES, Head, Kind, Part, Writer, parse, write_parts
 from weightsync.errors import Conflict, Corrupt, Invalid, NotFound, WeightsyncError
+from weightsync.replica.past import PastLimits
 from weightsync.replica.readers import open_image_readonly
+from weightsync.replica.replica import Replica
 from weightsync.testing.engine_scene import EngineScene
 
 
@@ -133,12 +135,13 @@ def test_while_it_is_open_whole_the_image_stays_as_it_is(scene):
         open_change(change.file)
 
 
-def test_left_files_are_removed_and_nothing_else(scene):
+def test_left_files_are_removed_by_who_opens_the_replica_next(scene):
     change = scene.change(1, 2)
     before = {path.name for path in change.image.iterdir()}
-    (change.image / "change-of-mine").write_text("x")
-    remove_left_changes(change.image)
-    assert {path.name for path in change.image.iterdir()} == before - {change.file.name} | {"change-of-mine"}
+    scene.close()
+    with Replica(change.image, threads=1, past=PastLimits(image_share=4.0)) as replica:
+        assert replica.version == scene.ref(2)
+        assert {path.name for path in change.image.iterdir()} == before - {change.file.name}
     with pytest.raises(NotFound):
         open_change(change.file)
     assert change.tensors[0].values.sum() > 0  # who has it mapped reads on

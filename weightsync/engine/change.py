@@ -34,11 +34,10 @@ from weightsync.replica.directory import PrivateDirectory
 from weightsync.replica.image import Image
 from weightsync.replica.readers import ImageReader, open_image_readonly
 from weightsync.replica.replica import Replica
-from weightsync.replica.state import LAYOUT_PREFIX
+from weightsync.replica.state import CHANGE_PREFIX, LAYOUT_PREFIX
 
 _log = logging.getLogger(__name__)
-PREFIX = "change-"
-_NAME = re.compile(PREFIX + r"[0-9a-f]{16}")
+_NAME = re.compile(CHANGE_PREFIX + r"[0-9a-f]{16}")
 
 Bits = Callable[[int], NDArray[Any]]  # all lanes of a tensor in the image, by number
 
@@ -100,13 +99,6 @@ def discard_change(change: Change) -> None:
     """Removes the file. Who has it mapped reads on; a missing one is fine."""
     if change.file is not None:
         change.file.unlink(missing_ok=True)
-
-
-def remove_left_changes(directory: Path) -> None:
-    """Removes the change files that a killed process left beside its image. For the one who holds the replica."""
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if _NAME.fullmatch(path.name):
-            path.unlink(missing_ok=True)
 
 
 class OpenChange:
@@ -180,7 +172,7 @@ def _layout(directory: PrivateDirectory, digest: str) -> Layout:
 
 
 def _write(directory: Path, layout: Layout, head: Head, parts: Iterable[Part], *, sums: NDArray[np.uint64], bits: Bits) -> Change:
-    name = PREFIX + new_write_id()
+    name = CHANGE_PREFIX + new_write_id()
     private = PrivateDirectory(directory)
     try:
         with private.fresh(name) as fd:

@@ -34,11 +34,11 @@ from weightsync.replica.locks import ReadersLock, WriterLock
 from weightsync.replica.parallel import Workers
 from weightsync.replica.past import NOTHING_PAST, Past, PastLimits
 from weightsync.replica.remember import flips_of
-from weightsync.replica.state import IMAGE_PREFIX, JOURNAL, LAYOUT_PREFIX, MAX_STATE_BYTES, STATE, TABLE_PREFIX, State
+from weightsync.replica.state import CHANGE_PREFIX, IMAGE_PREFIX, JOURNAL, LAYOUT_PREFIX, MAX_STATE_BYTES, STATE, TABLE_PREFIX, State
 from weightsync.replica.transition import Transition
 
 _log = logging.getLogger(__name__)
-_OURS = (IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX, TEMPORARY)
+_OURS = (IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX, CHANGE_PREFIX, TEMPORARY)
 
 
 class Replica:

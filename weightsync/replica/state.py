@@ -6,6 +6,7 @@
     state            names the first three and the version; nothing that it does not name is used
     journal          only while an image is being changed in place: how to go back
     past-<number>    what tells a version held before from the next one (see `past`)
+    change-<id>      what engines of this host are being changed by (see `engine.change`); left by a killed process: removed
     lock, readers    advisory locks: one writer; readers against changes in place
 
 The record carries its own digest, so a flipped bit is noticed; that the image is what it claims is only ever believed after hashing it.
@@ -24,6 +25,7 @@ from weightsync.format.refs import HEX_DIGEST, VersionRef
 STATE = "state"
 JOURNAL = "journal"
 PAST_PREFIX = "past-"
+CHANGE_PREFIX = "change-"
 LOCK = "lock"
 READERS = "readers"
 IMAGE_PREFIX, LAYOUT_PREFIX, TABLE_PREFIX = "image-", "layout-", "table-"

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from weightsync.catalog import Catalog, VersionRecord
-from weightsync.engine.change import remove_left_changes
 from weightsync.engine.changes import Changes
 from weightsync.engine.proof import CANARY_FILE, MAX_CANARY_BYTES, Canary
 from weightsync.engine.session import Swapper
@@ -19,7 +18,6 @@ class EngineOutput:
 
     def __init__(self, swapper: Swapper) -> None:
         self._swapper = swapper
-        self._tidy = False
         self.last: Swapped | None = None
 
     @property
@@ -34,9 +32,6 @@ class EngineOutput:
 
     def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> Mapping[str, float]:
         """Brings all engines to the version that `replica` holds, or none; seconds by phase. Raises `Dirty` where one serves nothing."""
-        if not self._tidy:
-            remove_left_changes(replica.path)
-            self._tidy = True
         failpoint("subscribe.before_swap")
         canary = _canary(catalog, record)
         with Changes(replica) as changes:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from weightsync.codec import chunk_sum
 from weightsync.engine.api import Change
-from weightsync.engine.change import PREFIX, make_change, open_change
+from weightsync.engine.change import make_change, open_change
 from weightsync.engine.change_file import Head, Kind, Part, Writer, write_parts
 from weightsync.errors import Invalid
 from weightsync.format.digests import DigestTable
@@ -29,6 +29,7 @@ from weightsync.format.root import leaf_digest
 from weightsync.replica.directory import PrivateDirectory
 from weightsync.replica.past import PastLimits
 from weightsync.replica.replica import Replica
+from weightsync.replica.state import CHANGE_PREFIX
 
 Arrays = Mapping[str, NDArray[Any]]  # lanes by tensor name
 
@@ -123,7 +124,7 @@ class EngineScene:
         parts = [Part(one.tensor, Kind.SPARSE, one.positions, one.values, one.old) for one in change.tensors]
         if any(part.positions is None for part in parts):
             raise Invalid("only a sparse change can be forged")
-        path = self.replica.path / f"{PREFIX}{'f' * 16}"
+        path = self.replica.path / f"{CHANGE_PREFIX}{'f' * 16}"
         directory = PrivateDirectory(self.replica.path)
         path.unlink(missing_ok=True)
         with closing(directory), directory.fresh(path.name) as fd:
