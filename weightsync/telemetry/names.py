@@ -38,7 +38,11 @@ BUILD = Metric("build_info", "gauge", "1, with the version of the program and it
 STARTED = Metric("start_time_seconds", "gauge", "When the process started, UNIX time.")
 READY = Metric("ready", "gauge", "1 when /readyz answers 200.")
 ERRORS = Metric(
-    "errors", "counter", "Failed steps by kind of error.", ("kind",), (("unavailable",), ("corrupt",), ("no_space",), ("conflict",))
+    "errors",
+    "counter",
+    "Failed steps by kind of error.",
+    ("kind",),
+    (("unavailable",), ("corrupt",), ("no_space",), ("conflict",), ("dirty",)),
 )
 ALARM = Metric("alarm", "gauge", "1 while an alarm is raised; `weightsync status` says it in words.", ("alarm",))
 
