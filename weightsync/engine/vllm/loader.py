@@ -46,9 +46,12 @@ class RecordingLoader(DefaultModelLoader):
             self._recorder = None
 
 
-def map_of(model: Any) -> LayoutMap:
-    """The layout map of a model that this loader loaded, after processing. Raises `Unsupported` for others."""
+def map_of(model: Any) -> tuple[LayoutMap, frozenset[str]]:
+    """The layout map of a model that this loader loaded, after processing, and the parameters that vLLM's own reload spoils.
+
+    Raises `Unsupported` for models that another loader loaded.
+    """
     if model not in _found:
         raise Unsupported("this model was loaded by another loader", remedy="start vLLM with --load-format weightsync")
     layout_map, processing = _found[model]
-    return layout_map.repacked(processing.permutations).without(processing.opaque)
+    return layout_map.repacked(processing.permutations).without(processing.opaque), frozenset(processing.spoilt)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from weightsync.engine.inplace import Permutation, learn_permutation
+from weightsync.errors import Corrupt
 
 _DONE = "_already_called_process_weights_after_loading"
 
@@ -34,11 +35,15 @@ class _Reads(TorchDispatchMode):
 
 
 class Processing:
-    """`permutations` and `opaque` (why) by full name of the parameter, of all layers that were processed."""
+    """`permutations` and `opaque` (why) by full name of the parameter, of all layers that were processed.
+
+    `spoilt` are those that vLLM's own reload would leave in another form than its start did: processing them again gives other bits.
+    """
 
     def __init__(self) -> None:
         self.permutations: dict[str, Permutation] = {}
         self.opaque: dict[str, str] = {}
+        self.spoilt: set[str] = set()
 
     def watch(self, name: str, layer: Any) -> None:
         """Has the next processing of `layer` watched; later ones run as they are."""
@@ -54,22 +59,27 @@ class Processing:
         method.process_weights_after_loading = once
 
     def _look(self, name: str, layer: Any, process: Callable[[Any], None]) -> None:
+        method = layer.quant_method
         loaded = {key: (parameter, parameter.data) for key, parameter in layer._parameters.items() if parameter is not None}
         copies = {key: data.clone() for key, (_, data) in loaded.items()}
+        state = dict(method.__dict__)
         reads = _Reads()
         with reads:
             process(layer)
-        unclear = [
-            key
+        unclear = {
+            key: now.data.clone()
             for key, (_, data) in loaded.items()
             if (now := layer._parameters.get(key)) is not None
             and now.numel()
             and (_storage(data) in reads.storages or _storage(now.data) != _storage(data))
-        ]
+        }
         if not unclear:
             return
 
-        def again(with_data: dict[str, Any]) -> None:
+        def again(with_data: dict[str, Any], *, as_at_first: bool = True) -> None:
+            if as_at_first:  # a method that remembers having been here may do only half of its work
+                method.__dict__.clear()
+                method.__dict__.update(state)
             if hasattr(layer, _DONE):
                 delattr(layer, _DONE)
             for key, (parameter, _) in loaded.items():
@@ -77,16 +87,28 @@ class Processing:
                 layer._parameters[key] = parameter
             process(layer)
 
-        for key in unclear:
-            self._learn(f"{name}.{key}", key, copies, layer, again)
-        again(copies)
+        def fresh() -> dict[str, Any]:
+            return {key: data.clone() for key, data in copies.items()}
 
-    def _learn(self, full: str, key: str, copies: dict[str, Any], layer: Any, again: Callable[[dict[str, Any]], None]) -> None:
+        def gives_the_same(key: str) -> bool:
+            now = layer._parameters[key].data
+            return now.shape == unclear[key].shape and torch.equal(_bytes(now), _bytes(unclear[key]))
+
+        again(fresh(), as_at_first=False)
+        self.spoilt |= {f"{name}.{key}" for key in unclear if not gives_the_same(key)}
+        for key in unclear:
+            self._learn(f"{name}.{key}", key, fresh, layer, again)
+        again(fresh())
+        if not all(gives_the_same(key) for key in unclear):
+            raise Corrupt(f"layer {name!r} comes out differently each time that it is processed", remedy="use vLLM's own loader")
+
+    def _learn(self, full: str, key: str, fresh: Callable[[], dict[str, Any]], layer: Any, again: Callable[[dict[str, Any]], None]) -> None:
         def repack(pattern: Any) -> Any:
-            again({other: data.clone() for other, data in copies.items()} | {key: pattern})
+            again(fresh() | {key: pattern})
             return layer._parameters[key].data
 
-        found = learn_permutation(tuple(copies[key].shape), copies[key].dtype, repack)
+        like = fresh()[key]
+        found = learn_permutation(tuple(like.shape), like.dtype, repack)
         if found is None:
             self.opaque[full] = "the engine computes it after loading"
         elif found.where is not None and found.where.target == 0 and all(axis.source == axis.target for axis in found.where.axes):
@@ -97,3 +119,7 @@ class Processing:
 
 def _storage(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _bytes(tensor: Any) -> Any:
+    return tensor.contiguous().view(torch.uint8)

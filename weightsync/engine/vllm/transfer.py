@@ -18,7 +18,7 @@ from weightsync.engine.api import Change
 from weightsync.engine.change import OpenChange, open_change, tensor_bits
 from weightsync.engine.inplace import LiveWeights, Plan
 from weightsync.engine.vllm.loader import map_of
-from weightsync.errors import Dirty, Invalid
+from weightsync.errors import Dirty, Invalid, Unsupported
 from weightsync.format.layout import Layout
 from weightsync.replica.readers import open_image_readonly
 
@@ -53,7 +53,8 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
         super().__init__(config, vllm_config, device, model)
-        self.live = LiveWeights(dict(model.named_parameters(remove_duplicate=False)), map_of(model))
+        layout_map, self._spoilt = map_of(model)
+        self.live = LiveWeights(dict(model.named_parameters(remove_duplicate=False)), layout_map)
         self._staged: _Staged | None = None
         self._written: _Staged | None = None
         self.layout: Layout | None = None
@@ -78,6 +79,7 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         try:
             with_change = opened.change
             plan = self.live.stage(with_change)
+            self._check_reloadable(with_change, plan)
         except BaseException:
             opened.close()
             raise
@@ -143,7 +145,7 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             return 0
         layout, live = staged.change.layout, self.live
         wanted = {layout.index[name] for name in staged.plan.opaque}
-        holders = {home for home in live.map.opaque for name in self._tensors(home) if layout.index[name] in wanted}
+        holders = self._holders(staged.change, staged.plan)
         modules = sorted({home.rpartition(".")[0] for home in holders})
         needed = sorted({name for home in live.map.homes if home.rpartition(".")[0] in modules for name in self._tensors(home)})
         with torch.no_grad():
@@ -153,6 +155,17 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             for module in modules:
                 finalize_layerwise_reload(self.model.get_submodule(module), self.model_config)
         return sum(one.lanes for one in staged.change.tensors if one.tensor in wanted)
+
+    def _holders(self, change: Change, plan: Plan) -> set[str]:
+        wanted = {change.layout.index[name] for name in plan.opaque}
+        return {home for home in self.live.map.opaque for name in self._tensors(home) if change.layout.index[name] in wanted}
+
+    def _check_reloadable(self, change: Change, plan: Plan) -> None:
+        spoilt = sorted(self._holders(change, plan) & {self.live.map.home_of(name) for name in self._spoilt})
+        if spoilt:
+            raise Unsupported(
+                f"vLLM's own reload leaves {spoilt[0]!r} in another form than its start does", remedy="start vLLM with the new version"
+            )
 
     def _tensors(self, home: str) -> set[str]:
         found = {part.tensor for part in self.live.map.parts if part.parameter == home}
