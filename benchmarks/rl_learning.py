@@ -27,6 +27,7 @@ from weightsync.rl.records import Task
 
 PROMPTS, SAMPLES = 16, 16
 WARM_STEPS = 80
+STALE_RATE, RATE = 3e-4, 1.5e-4  # learning rates: one at which stale tokens do harm, and the default one
 EVALUATION = 1 << 30  # task numbers from here on are nobody's training
 
 
@@ -47,9 +48,9 @@ def evaluate(worker: Worker, learner: Learner, temperature: float) -> float:
     return mean(group.episodes[0].grade.reward for group in groups)
 
 
-def run(worker: Worker, start: Learner, loss: str, *, lag: int, steps: int, seed: int, wait_s: float = 0.0) -> dict[str, Any]:
+def run(worker: Worker, start: Learner, loss: str, *, lag: int, steps: int, seed: int, rate: float, wait_s: float = 0.0) -> dict[str, Any]:
     """Trains `steps` steps from `start` at exactly `lag` versions (less at the beginning)."""
-    learner = Learner(LearnerSettings(seed=seed, loss=loss))
+    learner = Learner(LearnerSettings(seed=seed, loss=loss, learning_rate=rate))
     learner.restore(start.checkpoint())
     began, cpu, waited, ordered = time.monotonic(), time.process_time(), 0.0, 0
     rewards, k3, out = [], [], []
@@ -71,6 +72,7 @@ def run(worker: Worker, start: Learner, loss: str, *, lag: int, steps: int, seed
         "lag": lag,
         "seed": seed,
         "steps": steps,
+        "learning_rate": rate,
         "wait_s": wait_s,
         "reward_first_sixth": mean(rewards[:sixth]),
         "reward_last_sixth": mean(rewards[-sixth:]),
@@ -139,21 +141,21 @@ def parts(seeds: int, long_steps: int, stale_steps: int) -> Iterator[tuple[str, 
     """What to run, the quickest answers first."""
     for wait_s in (0.3, 0.0):
         for lag in (0, 1):
-            yield "waiting", {"loss": "dppo", "lag": lag, "steps": min(40, long_steps), "seed": 0, "wait_s": wait_s}
+            yield "waiting", {"loss": "dppo", "lag": lag, "steps": min(40, long_steps), "seed": 0, "rate": RATE, "wait_s": wait_s}
     for seed in range(min(seeds, 2)):
         for loss in LOSSES:
-            yield "stale", {"loss": loss, "lag": 4, "steps": stale_steps, "seed": seed}
-        yield "stale", {"loss": "dppo", "lag": 0, "steps": stale_steps, "seed": seed}
+            yield "stale", {"loss": loss, "lag": 4, "steps": stale_steps, "seed": seed, "rate": STALE_RATE}
+        yield "stale", {"loss": "dppo", "lag": 0, "steps": stale_steps, "seed": seed, "rate": STALE_RATE}
     for seed in range(seeds):
         for lag in (0, 1):
-            yield "long", {"loss": "dppo", "lag": lag, "steps": long_steps, "seed": seed}
+            yield "long", {"loss": "dppo", "lag": lag, "steps": long_steps, "seed": seed, "rate": RATE}
 
 
 def main(
     *,
     small: Annotated[bool, typer.Option(help="A minute, to see that it works.")] = False,
     seeds: int = 3,
-    long_steps: int = 200,
+    long_steps: int = 120,
     stale_steps: int = 100,
     output: Path | None = None,
     plot_to: Annotated[Path | None, typer.Option("--plot")] = None,

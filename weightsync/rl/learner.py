@@ -43,7 +43,7 @@ class LearnerSettings:
 
     shape: Shape = TINY
     loss: str = "dppo"
-    learning_rate: float = 3e-4
+    learning_rate: float = 1.5e-4
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.0
     max_norm: float = 1.0
