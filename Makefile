@@ -1,6 +1,6 @@
 # make demo     install into .venv and run the main job on real input     make test     all tests
 # make check    the gate: format, lint, types, layers, protos, tests      make bench    the codec's benchmark
-# make format   let ruff rewrite the sources                              make proto    regenerate weightsync/v1 from proto/
+# make format   let ruff rewrite the sources                              make proto    regenerate code from proto/
 #
 # Variables: PYTHON (3.11 or newer, makes the environment), VENV (its place), ARGS (handed to demo, test or bench).
 
@@ -12,10 +12,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.weightsync-ready
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard CMakeLists.txt) \
     $(shell find weightsync/codec -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt 2>/dev/null)
-PROTOS := $(sort $(shell find proto -name '*.proto'))
+PROTOS := $(sort $(shell find proto -name '*.proto' -not -path '*/rl/*'))
+RL_PROTOS := weightsync/rl_v1/loop.proto # lies in proto/weightsync/rl/v1; its code must not lie inside the package weightsync.rl
 SERVICES := $(if $(PROTOS),$(shell grep -l '^service ' $(PROTOS)))
 GENERATE = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
-    $(if $(SERVICES),&& $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=$(1) $(SERVICES))
+    $(if $(SERVICES),&& $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=$(1) $(SERVICES)) \
+    && $(BIN)/python -m grpc_tools.protoc -Iweightsync/rl_v1=proto/weightsync/rl/v1 --python_out=$(1) --pyi_out=$(1) $(RL_PROTOS)
 
 .PHONY: help install demo test check static format-check lint types layers protos proto proto-release format bench clean
 .DEFAULT_GOAL := help
@@ -71,7 +73,7 @@ protos: $(READY)
 	@$(call GENERATE,build/protos)
 	@for made in $$(cd build/protos && find . -type f); do \
 	    cmp -s build/protos/$$made $$made || { echo "$$made is not what proto/ generates. Run: make proto" >&2; exit 1; }; done
-	@for kept in $$(find weightsync/v1 -name '*_pb2*.py*' -not -path '*/__pycache__/*'); do \
+	@for kept in $$(find weightsync/v1 weightsync/rl_v1 -name '*_pb2*.py*' -not -path '*/__pycache__/*'); do \
 	    test -f build/protos/$$kept || { echo "$$kept has no source in proto/: remove it" >&2; exit 1; }; done
 
 proto: $(READY)

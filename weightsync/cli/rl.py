@@ -4,14 +4,17 @@ from importlib import import_module
 
 import typer
 
-VERBS = ("replay", "eval")
+VERBS = ("run", "status", "replay", "eval", "hub", "train", "work")
 
 HELP = """The reinforcement-learning loop that everything else serves.
 
 \b
-  1. Do a step again from its record, and compare every number
+  1. Train a small policy to sort digits: trainer, hub and workers in two regions, each a process
+       weightsync rl run --store file:///data/store --run sort --home ./sort
+\b
+  2. Do a step again from its record, and compare every number
        weightsync rl replay run/records/step-00000012.safetensors --checkpoints run/checkpoints
-  2. What is a checkpoint worth?
+  3. What is a checkpoint worth?
        weightsync rl eval ./step-7 --environment sort
 """
 

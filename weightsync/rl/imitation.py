@@ -1,6 +1,6 @@
 """What a warm start imitates: questions with their answers, a share of them spoiled, so that there is something left to learn."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from weightsync.rl.text import END, encode
 Example = tuple[list[int], list[int]]
 
 
+@runtime_checkable
 class Questions(Protocol):
     """An environment whose problems are questions."""
 

@@ -1,0 +1,1 @@
+"""Messages generated from proto/weightsync/rl/v1 by `make proto`; do not edit."""
