@@ -1,6 +1,5 @@
 """`weightsync rl work`: a rollout worker."""
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable
@@ -11,7 +10,6 @@ import typer
 
 from weightsync.cli.context import Context
 from weightsync.cli.options import CACHE, IMAGES, POLL, RUN, STORE, TRUST, verb
-from weightsync.engine.api import Mode
 
 if TYPE_CHECKING:
     from weightsync.subscriber.follow import Step
@@ -49,6 +47,8 @@ def work(
       1. On a machine of another region
            weightsync rl work --store s3://bucket/models --run sort --hub 10.0.0.5:7500 --name eu-1 --region eu
     """
+    import asyncio
+
     from weightsync.cli.rl_parts import needs_the_loop
 
     with needs_the_loop():
@@ -66,7 +66,7 @@ def work(
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     decoder, gate, engine = empty_engine()
     share(ENGINE, engine)
-    swap = SwapSettings(mode=Mode(read.mode), prove_before_resume=True)
+    swap = SwapSettings(mode=read.mode, prove_before_resume=True)
     client = LoopClient(hub)
     with (
         context.subscriber(channel="latest", out=None, keep=1, engines=[f"memory://{ENGINE}"], swap=swap) as subscriber,
