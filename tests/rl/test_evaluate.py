@@ -38,7 +38,8 @@ def test_a_checkpoint_is_worth_more_after_imitation(tmp_path: Path, capsys: pyte
     directory.mkdir()
     learner.imitate(examples(open_environment("sort:2"), 64 * 40, spoiled=0.0))
     save_file(learner.weights(), directory / "model.safetensors", metadata={"format": "pt"})
-    (directory / "config.json").write_text(json.dumps(SMALL.config()))
+    for name, content in learner.files().items():
+        (directory / name).write_bytes(content)
     flags = ("--environment", "sort:2", "--problems", "100")
     code, before = _json(capsys, "rl", "eval", str(tmp_path / "trainer" / "step-00000000"), *flags)
     assert (code, before["outcomes"]) == (0, {"graded": 100})

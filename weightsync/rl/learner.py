@@ -7,6 +7,7 @@ learner.save(home)                                # durable: from now on the gro
 publisher.publish(step=learner.step, source=learner.weights())
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -121,6 +122,10 @@ class Learner:
     def weights(self) -> dict[str, Tensor]:
         """The published state: bf16 tensors under checkpoint names; the next step overwrites them."""
         return {name: tensor.detach() for name, tensor in self._policy.state_dict().items()}
+
+    def files(self) -> dict[str, bytes]:
+        """What to publish beside the weights, so that a restored version is a checkpoint that other tools load."""
+        return {"config.json": (json.dumps(self.settings.shape.config(), indent=2) + "\n").encode()}
 
     def checkpoint(self, extra: Mapping[str, Any] | None = None) -> Checkpoint:
         """All that `restore` needs, and what `extra` (JSON) the caller keeps with it. Views: write it before the next step."""
