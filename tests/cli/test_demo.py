@@ -120,3 +120,35 @@ def test_what_is_trained_is_a_checkpoint_that_changes(tmp_path, monkeypatch):
 def test_no_checkpoints_is_an_error(tmp_path):
     with pytest.raises(Invalid, match="holds no checkpoints"):
         demo_input.given(tmp_path)
+
+
+KEYS = (
+    "reward_start reward_end steps versions swaps swaps_proven pause_p50_s pause_p99_s bytes_sent bytes_full lag_max_versions lag_max_s "
+    "kills_survived"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_of_the_loop(cli, tmp_path):
+    """Trainer, hub, two regions behind links, one worker killed, one region cut off; nothing is left behind."""
+    command = cli.command("demo", "--steps", 6, "--report", tmp_path / "report.html", "--json")
+    result = subprocess.run(command, check=False, capture_output=True, text=True, env=cli.env | own(cli, tmp_path), timeout=360)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["ok"]
+    assert set(KEYS.split()) <= found.keys()
+    assert (found["steps"], found["kills_survived"]) == (6, 1)
+    assert found["swaps"] == found["swaps_proven"] > 0
+    assert found["lag_max_versions"] <= 2
+    assert 0 < found["bytes_sent"] < found["bytes_full"]
+    assert "region asia is cut off" in result.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 1
+    assert "src=" not in page
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path / "tmp").encode() in _read(p)]
+
+
+def test_the_loop_brings_its_own_store(cli, tmp_path):
+    assert cli("demo", "--store", (tmp_path / "store").as_uri(), "--json", code=2).json["error"]["kind"] == "invalid"

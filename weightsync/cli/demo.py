@@ -1,4 +1,4 @@
-"""`weightsync demo`: the whole loop on this machine, with real processes."""
+"""`weightsync demo`: the whole loop on this machine, with real processes; or your own checkpoints through the store."""
 
 import os
 import tempfile
@@ -14,6 +14,7 @@ from weightsync.cli.context import Context
 from weightsync.cli.options import verb
 from weightsync.cli.signals import sigterm_interrupts
 from weightsync.clock import SYSTEM
+from weightsync.errors import Invalid
 
 if TYPE_CHECKING:
     from weightsync.cli.demo_input import Checkpoint
@@ -27,13 +28,17 @@ def demo(
     context: Context,
     *,
     steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", min=1, help="Steps to train (default: 6), or checkpoints after the first (all).")
+        int | None, typer.Option("--steps", metavar="N", min=1, help="Steps to train (default: 220), or checkpoints after the first (all).")
     ] = None,
     checkpoints: Annotated[
         Path | None,
         typer.Option("--checkpoints", metavar="DIR", help="Publish these instead of training: a directory or file per step."),
     ] = None,
-    lr: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate of the policy gradient.")] = 1e-6,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", metavar="X", help="No loop: six steps at this learning rate, such as 1e-6, and how small they become."),
+    ] = None,
+    report: Annotated[Path, typer.Option("--report", metavar="FILE", help="Where the loop's report goes.")] = Path(".demo/report.html"),
     store: Annotated[
         str | None, typer.Option("--store", metavar="URL", help="Publish here, not to a temporary directory (WEIGHTSYNC_STORE is ignored).")
     ] = None,
@@ -42,17 +47,29 @@ def demo(
 ) -> int:
     """Shows the whole loop on this machine.
 
-    Trains a small transformer with a policy gradient (or takes your checkpoints), publishes every step to a store in a temporary directory,
-    lets subscriber processes follow and rebuild, and compares every byte of their files with the trainer's. Ends with 1 if one differs.
+    Trains a small policy by reinforcement: trainer and hub at home, a rollout worker in each of two regions behind long and narrow links,
+    an S3 server between them. On the way one worker is killed and one region is cut off. Every swap of weights is proven before it serves.
+    Ends with a report.
+
+    With --checkpoints or --lr it publishes checkpoints instead, lets subscriber processes follow and rebuild, and compares every byte of
+    their files. Ends with 1 if one differs.
 
     Examples:
-      1. Train, publish, follow, compare
+      1. The loop, in some three minutes
            weightsync demo
-      2. Your own checkpoints: DIR/step-1/model.safetensors, DIR/step-2/model.safetensors, ...
+      2. How small steps at a learning rate of full-size training become
+           weightsync demo --lr 1e-6
+      3. Your own checkpoints: DIR/step-1/model.safetensors, DIR/step-2/model.safetensors, ...
            weightsync demo --checkpoints DIR
-      3. Over a bucket, with the results as JSON on the last line
-           weightsync demo --store s3://bucket/scratch --run demo --json
+      4. Over a bucket, with the results as JSON on the last line
+           weightsync demo --checkpoints DIR --store s3://bucket/scratch --run demo --json
     """
+    if checkpoints is None and lr is None:
+        if store is not None:
+            raise Invalid("the loop's demo brings its own store", remedy="use `weightsync rl run --store URL`")
+        from weightsync.cli import demo_regions
+
+        return demo_regions.show(context, steps or demo_regions.STEPS, report)
     from weightsync.cli.demo_loop import Loop, check_store
     from weightsync.cli.demo_table import LiveTable
 
@@ -60,7 +77,7 @@ def demo(
     with ExitStack() as stack:
         stack.enter_context(sigterm_interrupts())
         home, images = (Path(stack.enter_context(_directory(place))) for place in (None, _memory()))
-        source = _input(home, checkpoints, steps, lr)
+        source = _input(home, checkpoints, steps, lr or 1e-6)
         check_store(store or "")
         # Said once nothing is wrong with what was asked for.
         what = f"publishing what is in {checkpoints}" if checkpoints else "training a small model and publishing every step"

@@ -22,7 +22,7 @@ WORKER_POLL_S = 0.2
 
 
 class Loop:
-    """A context manager; leaving it ends all processes. `reach`: where workers of a region find store and hub, if not here."""
+    """A context manager; leaving it ends all processes."""
 
     def __init__(
         self,
@@ -36,8 +36,9 @@ class Loop:
         stores: Mapping[str, str] | None = None,
         hubs: Mapping[str, str] | None = None,
         hub_port: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """By region: `prefixes` put before a worker's command, `stores` and `hubs` that it is given instead."""
+        """By region: `prefixes` put before a worker's command, `stores` and `hubs` that it is given instead. `environment` is of all."""
         self._settings, self._home = settings, home
         home.mkdir(parents=True, exist_ok=True)
         file = home / "settings.toml"
@@ -45,7 +46,7 @@ class Loop:
             settings = replace(settings, steps=steps)
         file.write_text(to_toml(settings))
         self.hub = f"127.0.0.1:{hub_port or free_port()}"
-        self.processes = Processes(home / "logs")
+        self.processes = Processes(home / "logs", environment=environment)
         me, at = [sys.executable, "-m", "weightsync", "rl"], ["--settings", str(file)]
         where = ["--run", run, "--settings", str(file)]
         self._commands: dict[str, list[str]] = {HUB: [*me, "hub", "--listen", self.hub, *at]}

@@ -81,9 +81,8 @@ def seaweedfs(directory: Path, *, bucket: str = "weightsync", address: str = "12
     environment = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
     log = directory / "server.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env={**os.environ, **environment}, cwd=directory
-        )
+        own = {**os.environ, **environment, "TMPDIR": str(directory)}  # it leaves logs there
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=own, cwd=directory)
     server = S3Server(f"http://{address}:{ports[0]}", bucket, environment, process)
     try:
         wait_until_up(server.endpoint, process, log)
