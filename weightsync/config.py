@@ -5,17 +5,19 @@ are the field names below.
 """
 
 import os
+import re
 import stat
 import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from weightsync.errors import Invalid, NotFound
 
 MAX_SETTINGS_BYTES = 1 << 20
+_SERVER = re.compile(r"(?:dns|unix|ipv4|ipv6):.+|(?:[^\s:/\[\]]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 
 
 def _xdg(variable: str, fallback: str) -> Path:
@@ -58,6 +60,7 @@ class Settings(BaseSettings):
 
     config: Path | None = None
     store: str | None = Field(None, description="file:///absolute/path, s3://bucket/prefix or mem://name")
+    allow_link_local: bool = Field(False, description="let S3 endpoints be link-local addresses, such as cloud metadata services")
     run: str | None = Field(None, description="name of the run in the store")
     cache: Path = Field(default_factory=default_cache, description="verified objects, images and publisher bases; safe to delete")
     cache_max_bytes: int = Field(64 << 30, ge=0, description="verified objects kept for restarts and rebuilds")
@@ -103,6 +106,15 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
     log_format: Literal["text", "json"] = "text"
 
+    @field_validator("server")
+    @classmethod
+    def _is_server(cls, value: str | None) -> str | None:
+        """Looked at first: who starts a publisher should not hear of a mistyped server when the run is claimed already."""
+        found = _SERVER.fullmatch(value) if value is not None else None
+        if value is not None and (found is None or int(found["port"] or 1) not in range(1, 1 << 16)):
+            raise ValueError("it is not HOST:PORT; write for example cp.example:7443 or [::1]:7443, without http://")
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -138,6 +150,5 @@ _WORDS = {"extra_forbidden": "there is no such setting"}  # where pydantic speak
 
 def _explain(error: ValidationError) -> str:
     # The input value is left out: it may be a secret typed into the wrong place.
-    return "; ".join(
-        f"setting {'.'.join(str(part) for part in item['loc']) or '?'}: {_WORDS.get(item['type'], item['msg'])}" for item in error.errors()
-    )
+    said = {".".join(str(part) for part in item["loc"]) or "?": _WORDS.get(item["type"], item["msg"]) for item in error.errors()}
+    return "; ".join(f"setting {name}: {text.removeprefix('Value error, ')}" for name, text in said.items())

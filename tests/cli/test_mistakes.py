@@ -66,3 +66,44 @@ def test_a_watcher_without_its_directory_claims_nothing(cli, shared, tmp_path):
     error = cli("publish", "--watch", tmp_path / "nowhere", *shared.at, "--json", code=2).json["error"]
     assert (error["kind"], "nowhere" in error["message"]) == ("invalid", True)
     assert (shared.path / RUN / "channels" / "latest" / "head").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "server", ["http://cp:7443", "cp", "cp:", "cp:x", ":7443", "cp:0", "cp:65536", "::1:7443", "cp:7443/v1", "grpc://cp:7443"]
+)
+def test_a_server_that_is_none_is_told_before_anything_is_done(cli, shared, tmp_path, server):
+    before = (shared.path / RUN / "channels" / "latest" / "head").read_bytes()
+    error = cli("publish", "--watch", tmp_path, *shared.at, "--server", server, "--json", code=2).json["error"]
+    assert (error["kind"], "HOST:PORT" in error["message"]) == ("invalid", True)
+    assert (shared.path / RUN / "channels" / "latest" / "head").read_bytes() == before
+
+
+def test_metadata_services_are_no_stores(cli):
+    command = ("versions", "--store", "s3://bucket/x?endpoint=http://169.254.169.254", "--run", RUN, "--json")
+    error = cli(*command, code=2).json["error"]
+    assert (error["kind"], "link-local" in error["message"]) == ("invalid", True)
+
+
+def test_publish_versions_and_status_show_the_same_ratio(cli, shared, copy, tmp_path):
+    done = cli("publish", save(tmp_path / "step-50", weights(7)), *copy.at, "--json").json
+    listed = cli("versions", *copy.at, "--json").json["versions"]
+    seen = cli("status", *copy.at, "--json").json["versions"][-1]
+    assert done["payload_ratio"] == next(one for one in listed if one["version"] == done["version"])["payload_ratio"]
+    assert done["payload_ratio"] == seen["checkpoint_bytes"] / seen["payload_bytes"]
+
+
+def test_a_key_is_made_once_and_signs(cli, copy, tmp_path):
+    key, trusted = tmp_path / "publisher.key", tmp_path / "trusted.toml"
+    trusted.write_text(cli("keygen", "--out", key).out)
+    assert key.stat().st_mode & 0o777 == 0o600
+    secret = key.read_text()
+    assert cli("keygen", "--out", key, "--json", code=2).json["error"]["kind"] == "invalid"
+    assert cli("keygen", "--out", tmp_path / "none" / "key", "--json", code=2).json["error"]["kind"] != "bug"
+    assert cli("keygen", "--out", tmp_path / "other", "--role", "king", "--json", code=2).json["error"]["kind"] == "invalid"
+    assert key.read_text() == secret
+    at = ("--store", (tmp_path / "signed").as_uri(), "--run", RUN, "--trusted-keys", trusted)
+    assert cli("publish", save(tmp_path / "step-1", weights(3, 400)), *at, "--key", key).out == "1\n"
+    assert cli("verify", *at, "--json").json["ok"]
+    cli("keygen", "--out", tmp_path / "stranger")
+    error = cli("publish", save(tmp_path / "step-2", weights(4, 400)), *at, "--key", tmp_path / "stranger", "--json", code=3).json["error"]
+    assert error["kind"] == "denied"

@@ -83,6 +83,10 @@ def test_from_a_server_with_a_fleet(cli, tmp_path):
             assert found["regions"][0]["below"] == 0
             text = cli("status", *ask).out
             assert "host-1" in text
+            assert [one["lanes"] for one in found["versions"]] == [None, None]  # not in the server's answers, which is not zero
+            waited = cli("promote", 2, "--channel", "canary", *at, "--server", address, "--wait", 30, "--json")
+            assert (waited.json["complete"], waited.json["subscribers"]) == (None, 0)
+            assert "nobody to wait for" in waited.err
             assert "ALARM" not in text
             assert subscriber.stop()[0] == 0
         assert server.stop()[0] == 0

@@ -79,6 +79,37 @@ def test_other_urls_are_refused(url: str) -> None:
     assert caught.value.remedy
 
 
+LINK_LOCAL = [
+    "169.254.169.254",
+    "169.254.1.1:8333",
+    "[fe80::1]:8333",
+    "[fe80::1%25eth0]:8333",
+    "[::ffff:169.254.169.254]",
+    "[fd00:ec2::254]",
+    "2852039166",
+    "0xa9fea9fe",
+    "169.254.43518",
+    "metadata.google.internal",
+    "METADATA.google.internal.",
+    "instance-data",
+    "100.100.100.200",
+]
+
+
+@pytest.mark.parametrize("host", LINK_LOCAL)
+def test_metadata_services_are_no_stores_unless_asked(host: str) -> None:
+    url = f"s3://bucket/x?endpoint=http://{host}&region=r"
+    with pytest.raises(Invalid, match="link-local") as caught:
+        open_store(url)
+    assert "ALLOW_LINK_LOCAL" in caught.value.remedy
+
+
+def test_link_local_endpoints_when_they_are_meant() -> None:
+    open_store("s3://bucket/x?endpoint=http://169.254.7.7:8333&region=r", allow_link_local=True).close()
+    for host in ("127.0.0.1:9", "10.0.0.1", "localhost:8333", "s3.example", "169.255.0.1", "[::1]:8333"):
+        open_store(f"s3://bucket/x?endpoint=http://{host}&region=r").close()
+
+
 def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     with pytest.raises(Invalid, match="must not contain credentials") as caught:
         open_store("s3://key:hunter2@bucket/x")

@@ -27,6 +27,7 @@ VERBS = (
     "gc",
     "repair",
     "copy",
+    "keygen",
     "serve",
     "status",
     "top",

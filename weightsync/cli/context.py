@@ -71,7 +71,7 @@ class Context:
         """The store, not yet contacted."""
         from weightsync.store.open import open_store
 
-        store = open_store(self.store_url)
+        store = open_store(self.store_url, allow_link_local=self.settings.allow_link_local)
         self._opened.append(store)
         return store
 

@@ -26,7 +26,10 @@ def tell(context: Context, channel: str) -> None:
 
 
 def until_served(context: Context, channel: str, sequence: int, version: int, wait_s: float, *, clock: Clock = SYSTEM) -> dict[str, object]:
-    """Says on standard error how many serve `version`, and who does not, until all do, the channel is moved on, or `wait_s` have passed."""
+    """Says on standard error how many serve `version`, and who does not, until all do, the channel is moved on, or `wait_s` have passed.
+
+    `complete` is None where nobody is known to follow the channel: that proves nothing.
+    """
     from weightsync.cli.status import observer
 
     if context.settings.server is None:
@@ -40,6 +43,9 @@ def until_served(context: Context, channel: str, sequence: int, version: int, wa
             facts = look()
             members = followers(facts, channel)
             late = [one.name for one in members if one.served != version]
+            if not members:
+                context.out.note(f"no subscriber of {channel} is known to {context.settings.server}: there is nobody to wait for")
+                return {"complete": None, "subscribers": 0, "late": []}
             text = f"{len(members) - len(late)} of {len(members)} subscribers of {channel} serve version {version}"
             if text != said:
                 context.out.note(text + (f"; not yet: {', '.join(late[:5])}{', ...' if len(late) > 5 else ''}" if late else ""))

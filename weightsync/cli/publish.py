@@ -138,9 +138,10 @@ def report(context: Context, published: "Published", *, new_run: bool) -> None:
 def sentence(published: "Published") -> str:
     """What was published, for people."""
     took = words.seconds(sum(published.seconds.values()))
+    smaller = f" ({words.ratio(published.checkpoint_bytes, published.payload_bytes)} smaller)" if published.payload_bytes else ""
     return (
         f"version {published.version}: {published.form.value}, {words.percent(published.changed_lanes, published.lanes)} changed, "
-        f"{words.size(published.total_bytes)} sent ({words.ratio(published.checkpoint_bytes, published.total_bytes)} smaller), {took}"
+        f"payload {words.size(published.payload_bytes)}{smaller}, {words.size(published.total_bytes)} sent in all, {took}"
     )
 
 
@@ -159,6 +160,7 @@ def document(published: "Published") -> dict[str, object]:
         "total_bytes": published.total_bytes,
         "uploaded": dict(published.uploaded),
         "ratio": published.ratio,
+        "payload_ratio": published.payload_ratio,
         "shards": published.shards,
         "seconds": dict(published.seconds),
         "notes": list(published.notes),

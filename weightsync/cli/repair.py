@@ -79,7 +79,7 @@ def _holders(context: Context, stores: list[str], replicas: list[Path]) -> "Iter
     with ExitStack() as stack:
         holders: list[Holder] = []
         for url in stores:
-            store = open_store(url)
+            store = open_store(url, allow_link_local=context.settings.allow_link_local)
             stack.callback(store.close)
             holders.append(StoreHolder(store))
         kept = context.cache / "objects"

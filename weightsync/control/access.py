@@ -131,7 +131,11 @@ class Tokens:
                 raise Invalid(f"the tokens file {str(self._path)!r} has more than {MAX_TOKENS_BYTES} bytes")
             entries = tomllib.loads(self._path.read_text("utf-8")).get("tokens", [])
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"the tokens file {str(self._path)!r} cannot be read: {type(error).__name__}") from None
+            why = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise Invalid(
+                f"the tokens file {str(self._path)!r} cannot be read: {why}",
+                remedy="check --tokens, and that the user of this process may read it",
+            ) from None
         except tomllib.TOMLDecodeError:  # its message may repeat a token
             raise Invalid(f"the tokens file {str(self._path)!r} is not TOML", remedy="write [[tokens]] tables") from None
         found = [self._entry(number, entry) for number, entry in enumerate(entries, 1)]

@@ -87,11 +87,15 @@ class Connection:
                 with self._token_file.open("rb") as file:
                     token = file.read(MAX_TOKEN_BYTES).decode("ascii").strip()
             except (OSError, UnicodeDecodeError) as error:
-                raise Invalid(f"the token file {str(self._token_file)!r} cannot be read: {type(error).__name__}") from None
+                why = (error.strerror or type(error).__name__) if isinstance(error, OSError) else "it is not ASCII text"
+                raise Invalid(
+                    f"the token file {str(self._token_file)!r} cannot be read: {why}",
+                    remedy="check --token-file, and that the user of this process may read it",
+                ) from None
         if token is None:
             return ()
         if not (token.isascii() and token.isprintable()):
-            raise Invalid("a token is printable ASCII")
+            raise Invalid("a token is printable ASCII", remedy="write the token into the file, and nothing else")
         return (("authorization", f"Bearer {token}"),)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import grpc
 from weightsync.errors import Invalid
 
 MAX_PEM_BYTES = 1 << 20
+_REMEDY = "check the path, and that the user of this process may read the file"
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,11 @@ def read_pem(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_PEM_BYTES + 1)
     except OSError as error:
-        raise Invalid(f"PEM file {str(path)!r} cannot be read: {error.strerror}") from None
+        raise Invalid(f"PEM file {str(path)!r} cannot be read: {error.strerror}", remedy=_REMEDY) from None
     if len(data) > MAX_PEM_BYTES or b"-----BEGIN " not in data:
-        raise Invalid(f"{str(path)!r} is no PEM file")
+        raise Invalid(
+            f"{str(path)!r} is no PEM file", remedy="name a file that begins with -----BEGIN; `openssl x509 -in FILE` shows what it is"
+        )
     return data
 
 
@@ -89,5 +92,5 @@ def _stamp(tls: ServerTls) -> tuple[tuple[int, int], ...]:
     try:
         stats = [path.stat() for path in (tls.certificate, tls.key, tls.client_ca) if path is not None]
     except OSError as error:
-        raise Invalid(f"PEM file {str(error.filename)!r} cannot be read: {error.strerror}") from None
+        raise Invalid(f"PEM file {str(error.filename)!r} cannot be read: {error.strerror}", remedy=_REMEDY) from None
     return tuple((stat.st_mtime_ns, stat.st_ino) for stat in stats)

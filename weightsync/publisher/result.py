@@ -44,6 +44,11 @@ class Published:
         return self.checkpoint_bytes / max(1, self.total_bytes)
 
     @property
+    def payload_ratio(self) -> float | None:
+        """Bytes of the checkpoint over those of its shards, as `versions` and `status` show it; None where no byte had to be sent."""
+        return self.checkpoint_bytes / self.payload_bytes if self.payload_bytes else None
+
+    @property
     def changed_fraction(self) -> float:
         """Changed lanes over all lanes."""
         return self.changed_lanes / max(1, self.lanes)

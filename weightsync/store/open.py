@@ -1,5 +1,7 @@
 """The backend that a URL names."""
 
+import ipaddress
+import socket
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -11,11 +13,16 @@ from weightsync.store.memory import named
 
 FORMS = "file:///absolute/path, s3://bucket/prefix?endpoint=http://host:port&region=name, or mem://name"
 _REMEDY = f"a store is {FORMS}"
+_METADATA_HOSTS = {"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
+_METADATA_ADDRESSES = {ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("fd20:ce::254"), ipaddress.ip_address("100.100.100.200")}
 _S3_QUERY = {"endpoint", "region", "profile"}
 
 
-def open_store(url: str, **settings: Any) -> ObjectStore:
+def open_store(url: str, *, allow_link_local: bool = False, **settings: Any) -> ObjectStore:
     """The store at `url`; `settings` are keyword arguments of the backend (`clock`, and what `S3Store` takes).
+
+    An endpoint that is a link-local address or a metadata service is refused unless `allow_link_local`: whoever may name a store must not
+    get at what only this machine can ask. Names are not resolved here.
 
     Opens nothing yet: a store that cannot be reached, or a directory that is not there, shows at the first operation. Raises `Invalid`.
     """
@@ -23,6 +30,8 @@ def open_store(url: str, **settings: Any) -> ObjectStore:
     opener = _OPENERS.get(parts.scheme)
     if opener is None or parts.fragment:
         raise Invalid(f"store {url!r} is of no known kind", remedy=_REMEDY)
+    if parts.scheme == "s3" and not allow_link_local:
+        _refuse_link_local(dict(parse_qsl(parts.query)).get("endpoint", ""))
     return opener(parts, settings)
 
 
@@ -35,6 +44,27 @@ def _split(url: str) -> SplitResult:
     if parts.username is not None or parts.password is not None:
         raise Invalid("a store URL must not contain credentials", remedy="put them into the environment or a profile")
     return parts
+
+
+def _refuse_link_local(endpoint: str) -> None:
+    host = (_split(endpoint).hostname or "").rstrip(".")
+    if host in _METADATA_HOSTS or _is_link_local(host):
+        raise Invalid(
+            f"S3 endpoint {endpoint!r} is link-local, or a cloud's metadata service",
+            remedy="name another endpoint; if it is meant, set WEIGHTSYNC_ALLOW_LINK_LOCAL=true (allow_link_local)",
+        )
+
+
+def _is_link_local(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        try:
+            address = ipaddress.ip_address(socket.inet_aton(host))  # 0xa9fea9fe, 169.254.43518 and their kin
+        except (OSError, ValueError):
+            return False
+    inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
+    return inner.is_link_local or address in _METADATA_ADDRESSES
 
 
 def _open_file(parts: SplitResult, settings: dict[str, Any]) -> ObjectStore:

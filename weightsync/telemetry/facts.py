@@ -169,7 +169,7 @@ def to_json(facts: RunFacts, alarms: Iterable[Any] = ()) -> dict[str, Any]:
         "run": facts.run,
         "now_s": facts.now_s,
         "channels": [asdict(channel) for channel in facts.channels],
-        "versions": [asdict(version) for version in facts.versions],
+        "versions": [{**asdict(version), "lanes": version.lanes or None} for version in facts.versions],
         "subscribers": subscribers,
         "regions": [asdict(group) for group in groups(facts)],
         "alarms": [asdict(alarm) for alarm in alarms],

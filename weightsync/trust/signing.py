@@ -1,7 +1,9 @@
 """Ed25519 keys. A key is named by the first 16 bytes of the BLAKE3 of its public bytes, in hexadecimal."""
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
@@ -44,6 +46,20 @@ class PublicKey:
 
 class SigningKey:
     """A private key; never shown by `repr`."""
+
+    @classmethod
+    def create(cls, path: Path) -> "SigningKey":
+        """A new key, in the new file `path`, which only its owner may read. Raises `Invalid` where something is there, `OSError`."""
+        key = Ed25519PrivateKey.generate()
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise Invalid(f"{str(path)!r} exists", remedy="name a new file; no key is ever overwritten") from None
+        with os.fdopen(fd, "wb") as file:
+            file.write(key.private_bytes_raw().hex().encode() + b"\n")
+            file.flush()
+            os.fsync(fd)
+        return cls(key.private_bytes_raw())
 
     def __init__(self, seed: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
