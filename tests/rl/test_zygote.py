@@ -131,3 +131,36 @@ def test_starts_are_measured():
 
     assert len(run(use())) == 3
     assert b"weightsync_sandbox_start_seconds_count 3.0" in board.render()
+
+
+def test_closing_ends_commands_that_run_and_their_callers_hear_of_it():
+    async def use():
+        backend = Zygote()
+        sandboxes = [await backend.create() for _ in range(4)]
+        running = [asyncio.create_task(one.exec(["python", "-c", "import time; time.sleep(60)"], wall_s=60.0)) for one in sandboxes]
+        await asyncio.sleep(0.1)
+        await backend.close()
+        found = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), 10)
+        again = await backend.create()
+        result = await again.exec(["python", "-c", "print(1)"])
+        await backend.close()
+        return found, result.stdout
+
+    found, said = run(use())
+    assert {type(one) for one in found} == {Unavailable}
+    assert said == b"1\n"
+
+
+def test_a_warm_process_that_is_killed_leaves_bounds_that_its_successor_uses():
+    async def use():
+        async with Zygote() as backend:
+            bounds, held = backend.bounds, await backend.create()
+            for _ in range(3):
+                backend._process.kill()
+                backend._process.wait()
+                await (await backend.create()).terminate()
+                assert backend.bounds == bounds
+            assert (await held.exec(["python", "-c", "print(1)"])).ok  # it does not need the warm process
+            await held.terminate()
+
+    run(use())

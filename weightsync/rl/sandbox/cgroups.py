@@ -1,6 +1,6 @@
 """Control groups, version 1 or 2, that bound what all processes of a sandbox use together. Only the standard library.
 
-    groups = Groups.open("weightsync-17")      # None where this process may not make any: other limits hold, per process
+    groups = Groups.open("weightsync-17-5")      # None where this process may not make any: other limits hold, per process
     group = groups.take()
     group.limit(memory_bytes=…, processes=…)
     group.join()                               # by the process that is bounded, with all its descendants
@@ -9,14 +9,16 @@ Groups lie below the one this process is in, so that its own bounds hold for its
 """
 
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 PROCESSES, MEMORY = "pids", "memory"
 PROCS = "cgroup.procs"
-SWAP_LIMITS = ("memory.memsw.limit_in_bytes", "memory.swap.max")  # where the kernel accounts for swap
+NAME = re.compile(r"weightsync-(\d+)-\d+-\d+")  # the process that a group was made for
 
 
 @dataclass
@@ -29,14 +31,21 @@ class Group:
 
     def limit(self, memory_bytes: int, processes: int) -> None:
         """Bounds what is in it. Raises `OSError`."""
-        if MEMORY in self.places:
-            name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-            (self.places[MEMORY] / name).write_text(str(memory_bytes))
-            for swap, value in zip(SWAP_LIMITS, (memory_bytes, 0), strict=True):
-                if (self.places[MEMORY] / swap).exists():
-                    (self.places[MEMORY] / swap).write_text(str(value))
+        if MEMORY in self.places and self.version == 2:
+            self._write("memory.max", memory_bytes)
+            self._write("memory.swap.max", 0)
+        elif MEMORY in self.places:
+            self._write("memory.memsw.limit_in_bytes", -1)  # which may never be below the next one, also when that is raised
+            self._write("memory.limit_in_bytes", memory_bytes)
+            self._write("memory.memsw.limit_in_bytes", memory_bytes)
         if PROCESSES in self.places:
             (self.places[PROCESSES] / "pids.max").write_text(str(processes))
+
+    def _write(self, name: str, value: int) -> None:
+        """Kernels that do not account for swap have no bounds of it."""
+        file = self.places[MEMORY] / name
+        if file.exists():
+            file.write_text(str(value))
 
     def join(self) -> None:
         """Moves the calling process into it. Raises `OSError`."""
@@ -57,10 +66,8 @@ class Group:
     def remove(self) -> None:
         """Its directories; those that are still in use stay."""
         for place in set(self.places.values()):
-            try:
+            with suppress(OSError):
                 place.rmdir()
-            except OSError:
-                continue
 
 
 def kills(descriptor: int) -> int:
@@ -72,7 +79,7 @@ def kills(descriptor: int) -> int:
 
 
 class Groups:
-    """Groups by the name `prefix` and a number, made as they are needed."""
+    """Groups by the name `prefix` (weightsync, the process they are for, a number) and a number, made as they are needed."""
 
     def __init__(self, parents: Mapping[str, Path], version: int, prefix: str) -> None:
         self._parents, self._version, self._prefix = parents, version, prefix
@@ -82,6 +89,7 @@ class Groups:
     def open(cls, prefix: str) -> "Groups | None":
         """Where this process may make some; None otherwise."""
         for parents, version in _candidates():
+            _sweep(parents)
             groups = cls(parents, version, prefix)
             try:
                 groups.take().limit(1 << 30, 64)
@@ -101,12 +109,14 @@ class Groups:
         for group in self._groups:
             if group.empty:
                 return group
-        places = {name: parent / f"{self._prefix}-{len(self._groups)}" for name, parent in self._parents.items()}
-        for place in set(places.values()):
-            place.mkdir()
-        group = Group(places, self._version)
-        self._groups.append(group)
-        return group
+        while True:
+            places = {name: parent / f"{self._prefix}-{len(self._groups)}" for name, parent in self._parents.items()}
+            for place in set(places.values()):
+                place.mkdir(exist_ok=True)  # of a warm process that was killed; what it left running counts until it ends
+            group = Group(places, self._version)
+            self._groups.append(group)
+            if group.empty:
+                return group
 
     def started(self, process: int) -> None:
         """`process` has joined its group, and the descendants that it left there count."""
@@ -118,6 +128,16 @@ class Groups:
         """Removes all that are empty."""
         for group in self._groups:
             group.remove()
+
+
+def _sweep(parents: Mapping[str, Path]) -> None:
+    """Removes groups whose process was killed before it could do so."""
+    for parent in set(parents.values()):
+        for place in parent.glob("weightsync-*"):
+            found = NAME.fullmatch(place.name)
+            if found and not Path(f"/proc/{found[1]}").exists():
+                with suppress(OSError):
+                    place.rmdir()
 
 
 def _candidates() -> list[tuple[dict[str, Path], int]]:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -150,9 +151,13 @@ class Zygote:
         try:
             async with asyncio.timeout(START_S):
                 said = await asyncio.get_running_loop().sock_recv(host, 1 << 16)
-        except TimeoutError as error:
-            raise Unavailable("the process that sandboxes are forked from does not start") from error
+        except BaseException as error:
+            host.close()
+            if isinstance(error, TimeoutError):
+                raise Unavailable("the process that sandboxes are forked from does not start") from error
+            raise
         if not said.startswith(READY):
+            host.close()
             why = json.loads(said)["error"] if said else "it ended"
             raise Unsupported(
                 f"this machine makes no sandboxes: {why}",
@@ -187,9 +192,11 @@ class ZygoteSandbox:
         self._connection, self._backend = connection, backend
         self._process: int | None = None
         self._one = asyncio.Lock()
+        self._waiting = self._over = False
 
     async def started(self) -> None:
         """Waits until process 1 takes orders."""
+        self._waiting = True
         try:
             async with asyncio.timeout(START_S):
                 await _readable(self._connection)
@@ -198,6 +205,8 @@ class ZygoteSandbox:
                 fields, _ = await self._receive()
         except (TimeoutError, OSError, EOFError, Corrupt) as error:
             raise Unavailable(f"a sandbox did not start: {str(error) or type(error).__name__}") from error
+        finally:
+            self._waited()
         if first != STARTED or "error" in fields:
             raise Unavailable(f"a sandbox did not start: {fields.get('error')}")
 
@@ -234,7 +243,11 @@ class ZygoteSandbox:
 
     async def terminate(self) -> None:
         """Kills process 1, and so all of it; returns when it is gone."""
-        self._connection.close()
+        self._over = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # whoever waits for an answer hears of it
+        if not self._waiting:
+            self._connection.close()
         watched, self._process = self._process, None
         try:
             if watched is not None:
@@ -251,6 +264,7 @@ class ZygoteSandbox:
     async def _order(self, order: Fields, body: bytes = b"", wall_s: float = 0.0) -> tuple[Fields, bytes]:
         loop = asyncio.get_running_loop()
         async with self._one:
+            self._waiting = True
             try:
                 async with asyncio.timeout(wall_s + GRACE_S):
                     await loop.sock_sendall(self._connection, frame(order, body))
@@ -261,11 +275,19 @@ class ZygoteSandbox:
             except asyncio.CancelledError:
                 await self.terminate()
                 raise
+            finally:
+                self._waited()
         if "invalid" in fields:
             raise Invalid(f"a sandbox refused: {fields['invalid']}")
         if "failed" in fields or "error" in fields:
             raise Unavailable(f"a sandbox failed: {fields.get('failed') or fields.get('error')}")
         return fields, answer
+
+    def _waited(self) -> None:
+        """Nobody waits on the connection any more: only now may its descriptor become another one's."""
+        self._waiting = False
+        if self._over:
+            self._connection.close()
 
     async def _receive(self) -> tuple[Fields, bytes]:
         text, body = lengths(await self._exactly(HEAD.size))
