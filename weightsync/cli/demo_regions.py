@@ -48,6 +48,7 @@ def show(context: Context, steps: int, report: Path) -> int:
         stack.enter_context(sigterm_interrupts())
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weightsync-demo-", ignore_cleanup_errors=True)))
         url, environment = _store(context, home, stack)
+        environment = {**environment, "TMPDIR": str(home)}  # libraries leave directories there
         places = [stack.enter_context(region(name, profile)) for name, profile in profiles.items()]
         port = free_port()
         loop = Loop(
