@@ -4,13 +4,13 @@ from contextlib import ExitStack
 from typing import Self
 
 from weightsync.catalog import Catalog
-from weightsync.control.access import Gate, Role
-from weightsync.control.background import serving
+from weightsync.control.access import CallerRole, Gate
 from weightsync.control.client import ControlClient
 from weightsync.control.server import ControlServer
 from weightsync.control.settings import Limits, Pace, ServerSettings
 from weightsync.store.memory import MemoryStore
 from weightsync.store.retry import RetryPolicy
+from weightsync.testing.control_server import serving
 from weightsync.testing.tiny_run import TinyRun
 from weightsync.trust import UNSIGNED
 
@@ -39,7 +39,7 @@ class Plane:
     def serve(self, *, gate: Gate | None = None, pace: Pace = SLOW, limits: Limits | None = None, policy=None, **more) -> str:
         """The address of a new server."""
         settings = ServerSettings(limits=limits or Limits(), pace=pace, reflection=more.pop("reflection", False))
-        gate = gate or Gate(anonymous=Role.OPERATOR)
+        gate = gate or Gate(anonymous=CallerRole.OPERATOR)
 
         def make() -> ControlServer:
             return ControlServer(lambda name: self.catalog(name, policy), gate, settings=settings, **more)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.control.certificates import Authority
 from tests.control.plane import RUN, moves
-from weightsync.control.access import Gate, Role, Tokens
+from weightsync.control.access import CallerRole, Gate, Tokens
 from weightsync.control.settings import Pace
 from weightsync.errors import Denied, Invalid, Unauthenticated
 from weightsync.testing.clock import ManualClock
@@ -180,12 +180,12 @@ def test_authorizations_that_are_no_token(tokens, metadata):
             return metadata
 
     with pytest.raises(Unauthenticated) as caught:
-        Gate(tokens=Tokens(tokens), anonymous=Role.OPERATOR).admit("/weightsync.v1.VersionService/GetVersion", Context())
+        Gate(tokens=Tokens(tokens), anonymous=CallerRole.OPERATOR).admit("/weightsync.v1.VersionService/GetVersion", Context())
     assert READER[:8] not in str(caught.value)
 
 
 def test_a_server_without_tokens_says_so(plane):
-    client = plane.client(plane.serve(gate=Gate(anonymous=Role.OPERATOR)), token=READER)
+    client = plane.client(plane.serve(gate=Gate(anonymous=CallerRole.OPERATOR)), token=READER)
     with pytest.raises(Unauthenticated, match="without --tokens"):
         client.get_channel(RUN)
 

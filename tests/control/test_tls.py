@@ -2,9 +2,10 @@ import pytest
 
 from tests.control.certificates import Authority
 from tests.control.plane import RUN
-from weightsync.control.access import Gate, Role
+from weightsync.control.access import CallerRole, Gate
+from weightsync.control.addresses import is_loopback
 from weightsync.control.client import ControlClient
-from weightsync.control.server import ControlServer, is_loopback
+from weightsync.control.server import ControlServer
 from weightsync.control.tls import ClientTls, ServerTls, channel_credentials, server_credentials
 from weightsync.errors import Invalid, Unavailable
 
@@ -44,7 +45,7 @@ def test_a_token_does_not_travel_in_plaintext(tmp_path):
 def test_tls_without_client_certificates(plane, tmp_path):
     authority = Authority(tmp_path)
     plane.run(1)
-    address = plane.serve(gate=Gate(anonymous=Role.READER), tls=authority.server_tls(clients=False))
+    address = plane.serve(gate=Gate(anonymous=CallerRole.READER), tls=authority.server_tls(clients=False))
     assert plane.client(address, tls=ClientTls(authority.path)).get_channel(RUN).move.version == 1
     (tmp_path / "other").mkdir()
     with pytest.raises(Unavailable):
@@ -57,7 +58,7 @@ def test_certificates_are_replaced_under_a_running_server(plane, tmp_path):
     old, new = (Authority(tmp_path / name) for name in ("old", "new") if (tmp_path / name).mkdir() is None)
     plane.run(1)
     tls = old.server_tls(clients=False)
-    address = plane.serve(gate=Gate(anonymous=Role.READER), tls=tls)
+    address = plane.serve(gate=Gate(anonymous=CallerRole.READER), tls=tls)
     plane.client(address, tls=ClientTls(old.path)).get_channel(RUN)
     certificate, key = new.server()
     key.replace(tls.key)

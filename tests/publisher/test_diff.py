@@ -14,11 +14,11 @@ from weightsync.format.digests import DigestTable
 from weightsync.format.dtypes import DTYPES
 from weightsync.format.files import FileTable
 from weightsync.format.layout import Tensor, make_layout
+from weightsync.format.packing import pack
 from weightsync.format.root import leaf_digest
 from weightsync.format.shard import parse_shard
 from weightsync.format.sums import tensor_sum
 from weightsync.publisher.diff import Differ, groups
-from weightsync.publisher.pack import pack
 from weightsync.publisher.parallel import in_order
 
 

@@ -38,7 +38,7 @@ SERVING = (
     _flag(
         "anonymous",
         "ROLE",
-        "Role of callers without a credential: nobody, reader, subscriber, publisher or operator. "
+        "CallerRole of callers without a credential: nobody, reader, subscriber, publisher or operator. "
         "Default: operator on a loopback address without --tokens and --client-ca, else nobody.",
         str,
     ),
@@ -126,8 +126,8 @@ def _tls(settings: "Settings") -> "ServerTls | None":
 
 
 def _gate(settings: "Settings") -> "Gate":
-    from weightsync.control.access import Gate, Role, Tokens
-    from weightsync.control.server import is_loopback
+    from weightsync.control.access import CallerRole, Gate, Tokens
+    from weightsync.control.addresses import is_loopback
 
     listen, tokens, anonymous, certificates = settings.listen, settings.tokens, settings.anonymous, settings.client_ca is not None
     known = tokens is not None or certificates
@@ -137,8 +137,8 @@ def _gate(settings: "Settings") -> "Gate":
                 f"{listen} can be reached from elsewhere, and nobody would have to say who they are",
                 remedy="give --tokens or --client-ca, or say with --anonymous what everybody may do",
             )
-        anonymous = NOBODY if known else Role.OPERATOR.value
-    roles = {role.value: role for role in Role}
+        anonymous = NOBODY if known else CallerRole.OPERATOR.value
+    roles = {role.value: role for role in CallerRole}
     if anonymous not in (*roles, NOBODY):
         raise Invalid(f"{anonymous!r} is no role", remedy=f"take one of {', '.join((NOBODY, *roles))}")
     return Gate(tokens=Tokens(tokens) if tokens else None, certificates=certificates, anonymous=roles.get(anonymous))

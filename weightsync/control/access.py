@@ -30,7 +30,7 @@ _BEARER = "bearer "
 _INDEX = 16
 
 
-class Role(Enum):
+class CallerRole(Enum):
     """What a caller is."""
 
     READER = "reader"
@@ -39,13 +39,13 @@ class Role(Enum):
     OPERATOR = "operator"
 
 
-ANYBODY: frozenset[Role] | None = None  # also callers that are not known
-READERS = frozenset(Role)
-SUBSCRIBERS = READERS - {Role.READER}
-PUBLISHERS = frozenset({Role.PUBLISHER, Role.OPERATOR})
-OPERATORS = frozenset({Role.OPERATOR})
+ANYBODY: frozenset[CallerRole] | None = None  # also callers that are not known
+READERS = frozenset(CallerRole)
+SUBSCRIBERS = READERS - {CallerRole.READER}
+PUBLISHERS = frozenset({CallerRole.PUBLISHER, CallerRole.OPERATOR})
+OPERATORS = frozenset({CallerRole.OPERATOR})
 
-ACCESS: Mapping[str, frozenset[Role] | None] = {
+ACCESS: Mapping[str, frozenset[CallerRole] | None] = {
     "/weightsync.v1.VersionService/GetVersion": READERS,
     "/weightsync.v1.VersionService/ListVersions": READERS,
     "/weightsync.v1.VersionService/WatchVersions": READERS,
@@ -72,7 +72,7 @@ ACCESS: Mapping[str, frozenset[Role] | None] = {
 class Identity:
     """A caller. `name` None: the credential names nobody, and may speak for any name that no other credential has."""
 
-    role: Role
+    role: CallerRole
     name: str | None = None
 
 
@@ -152,11 +152,11 @@ class Tokens:
         token, role, name = entry["token"], entry["role"], entry.get("name")
         if not isinstance(token, str) or len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable():
             raise Invalid(f"{where}: a token is at least {MIN_TOKEN_CHARS} printable ASCII characters")
-        if role not in {known.value for known in Role}:
-            raise Invalid(f"{where}: the role is none of {', '.join(known.value for known in Role)}")
+        if role not in {known.value for known in CallerRole}:
+            raise Invalid(f"{where}: the role is none of {', '.join(known.value for known in CallerRole)}")
         if name is not None:
             check_plain(name if isinstance(name, str) else "", "name")
-        return self._digest(token), Identity(Role(role), name)
+        return self._digest(token), Identity(CallerRole(role), name)
 
 
 @lru_cache(maxsize=4096)
@@ -167,16 +167,16 @@ def _certificate(pem: bytes) -> tuple[Identity | None, float]:
     roles = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     names = [str(attribute.value) for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     ends_s = certificate.not_valid_after_utc.timestamp()
-    if len(roles) != 1 or len(names) > 1 or roles[0] not in {role.value for role in Role}:
+    if len(roles) != 1 or len(names) > 1 or roles[0] not in {role.value for role in CallerRole}:
         return None, ends_s
-    return Identity(Role(roles[0]), names[0] if names else None), ends_s
+    return Identity(CallerRole(roles[0]), names[0] if names else None), ends_s
 
 
 class Gate:
     """Finds out who calls, and whether they may. `anonymous`: the role of callers without any credential; None: they are refused."""
 
     def __init__(
-        self, *, tokens: Tokens | None = None, certificates: bool = False, anonymous: Role | None = None, clock: Clock = SYSTEM
+        self, *, tokens: Tokens | None = None, certificates: bool = False, anonymous: CallerRole | None = None, clock: Clock = SYSTEM
     ) -> None:
         """`certificates`: client certificates are demanded and verified by TLS."""
         self._tokens = tokens
@@ -191,7 +191,7 @@ class Gate:
         """
         allowed = ACCESS[method]
         if allowed is None:
-            return Identity(Role.READER)
+            return Identity(CallerRole.READER)
         identity = self._by_token(context) or self._by_certificate(context)
         if identity is None:
             if self._anonymous is None:
@@ -204,7 +204,7 @@ class Gate:
 
     def check_name(self, identity: Identity, name: str) -> None:
         """Raises `Denied` unless the caller may speak for the subscriber called `name`."""
-        if identity.role is Role.OPERATOR:
+        if identity.role is CallerRole.OPERATOR:
             return
         if identity.name is not None and identity.name != name:
             raise Denied(f"{identity.name!r} cannot speak for {name!r}", remedy="use the name that the credential has")
@@ -237,6 +237,6 @@ class Gate:
         if identity is None:
             raise Unauthenticated(
                 "the client certificate names no role",
-                remedy=f"issue one whose O is one of {', '.join(role.value for role in Role)}, and whose CN is the caller's name",
+                remedy=f"issue one whose O is one of {', '.join(role.value for role in CallerRole)}, and whose CN is the caller's name",
             )
         return identity

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from weightsync.control.server import is_loopback
+from weightsync.control.addresses import is_loopback
 from weightsync.control.settings import MAX_MESSAGE_BYTES
 from weightsync.control.statuses import error_of
 from weightsync.control.tls import ClientTls, channel_credentials

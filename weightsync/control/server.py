@@ -6,7 +6,6 @@ port = await server.start()
 await server.stop()
 """
 
-import ipaddress
 import logging
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from weightsync.catalog import Catalog
 from weightsync.clock import SYSTEM, Clock
 from weightsync.control import health
 from weightsync.control.access import Gate
+from weightsync.control.addresses import is_loopback
 from weightsync.control.channels import ChannelServicer
 from weightsync.control.fleet import FleetServicer
 from weightsync.control.leases import LeaseServicer
@@ -137,16 +137,3 @@ def options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),
     ]
-
-
-def is_loopback(listen: str) -> bool:
-    """Whether HOST:PORT can be reached from this host only. Raises `Invalid` for what is no such address."""
-    host, colon, port = listen.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-        raise Invalid(f"{listen!r} is not HOST:PORT", remedy="write for example 127.0.0.1:7443 or [::1]:7443")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

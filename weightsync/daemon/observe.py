@@ -19,12 +19,26 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+class ReadOnce:
+    """Versions that were looked at: what is committed does not change. Those not asked for any more are forgotten."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], VersionFact | None] = {}
+
+    def facts(self, newest: Sequence[tuple[tuple[int, str], A]], read: Callable[[A], VersionFact | None]) -> list[VersionFact]:
+        """Of `newest` (number and manifest, and what `read` takes), newest first, those that `read` finds, ascending."""
+        fresh = [(key, one) for key, one in newest if key not in self._known]
+        self._known |= zip((key for key, _ in fresh), parallel(lambda one: read(one[1]), fresh), strict=True)
+        self._known = {key: self._known[key] for key, _ in newest}
+        return [fact for key, _ in reversed(newest) if (fact := self._known[key]) is not None]
+
+
 class StoreObserver:
     """Reads a run's store; what does not change is read once. Not for several threads at once."""
 
     def __init__(self, catalog: Catalog, *, versions: int = VERSIONS, clock: Clock = SYSTEM) -> None:
         self._catalog, self._limit, self._clock = catalog, versions, clock
-        self._known: dict[tuple[int, str], VersionFact | None] = {}
+        self._known = ReadOnce()
 
     def look(self, subscribers: Sequence[SubscriberFact] | None = None) -> RunFacts:
         """The run as it is now. Raises `NotFound` when it is not there, `Unavailable`, `Corrupt`."""
@@ -41,12 +55,7 @@ class StoreObserver:
 
     def _versions(self, latest: Head) -> list[VersionFact]:
         moves = list(islice(commits(move for move, _ in self._catalog.history(latest)), self._limit))
-        keys = [(move.version, move.manifest.digest) for move in moves if move.manifest]
-        fresh = [(move, key) for move, key in zip(moves, keys, strict=True) if key not in self._known]
-        for (_, key), fact in zip(fresh, parallel(lambda one: self._version(one[0]), fresh), strict=True):
-            self._known[key] = fact
-        self._known = {key: self._known[key] for key in keys}
-        return [fact for key in reversed(keys) if (fact := self._known[key]) is not None]
+        return self._known.facts([((move.version, move.manifest.digest), move) for move in moves if move.manifest], self._version)
 
     def _version(self, move: Move) -> VersionFact | None:
         try:

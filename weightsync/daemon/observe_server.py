@@ -5,7 +5,7 @@ from itertools import islice
 from weightsync.clock import SYSTEM, Clock
 from weightsync.control.client import ControlClient
 from weightsync.daemon.messages import channel_fact, subscriber_fact, version_fact
-from weightsync.daemon.observe import VERSIONS, parallel
+from weightsync.daemon.observe import VERSIONS, ReadOnce
 from weightsync.errors import Compacted, NotFound
 from weightsync.telemetry.facts import RunFacts, VersionFact
 from weightsync.v1 import versions_pb2
@@ -16,7 +16,7 @@ class ServerObserver:
 
     def __init__(self, client: ControlClient, run: str, *, versions: int = VERSIONS, clock: Clock = SYSTEM) -> None:
         self._client, self._run, self._limit, self._clock = client, run, versions, clock
-        self._known: dict[tuple[int, str], VersionFact | None] = {}
+        self._known = ReadOnce()
 
     def look(self) -> RunFacts:
         """The run as the server sees it now. Raises `NotFound`, `Unavailable`, `Denied`."""
@@ -26,12 +26,7 @@ class ServerObserver:
 
     def _versions(self) -> list[VersionFact]:
         newest = list(islice(self._client.list_versions(self._run, page_size=self._limit), self._limit))
-        keys = [(one.version, one.manifest.digest) for one in newest]
-        fresh = [one for one, key in zip(newest, keys, strict=True) if key not in self._known]
-        for one, fact in zip(fresh, parallel(self._version, fresh), strict=True):
-            self._known[one.version, one.manifest.digest] = fact
-        self._known = {key: self._known[key] for key in keys}
-        return [fact for key in reversed(keys) if (fact := self._known[key]) is not None]
+        return self._known.facts([((one.version, one.manifest.digest), one) for one in newest], self._version)
 
     def _version(self, one: versions_pb2.CommittedVersion) -> VersionFact | None:
         try:

@@ -12,12 +12,12 @@ from weightsync.errors import WeightsyncError
 from weightsync.failpoints import failpoint
 from weightsync.format.digests import DigestTable
 from weightsync.format.layout import describe_difference
+from weightsync.format.packing import SHARD_BYTES, pack
 from weightsync.format.refs import Ref
 from weightsync.format.root import root_digest
 from weightsync.format.versions import Form, Shard
 from weightsync.publisher.additions import AdditionSettings
 from weightsync.publisher.diff import Base, Differ
-from weightsync.publisher.pack import SHARD_BYTES, pack
 from weightsync.publisher.result import Published
 from weightsync.publisher.source import Chunking, Source
 from weightsync.publisher.upload import CONNECTIONS, WINDOW_BYTES, Uploader

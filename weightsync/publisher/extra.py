@@ -13,12 +13,12 @@ from weightsync.codec import Changes, decode, encode_delta, encode_snapshot, sca
 from weightsync.errors import AlreadyExists, Corrupt, NotFound
 from weightsync.format.digests import DigestTable
 from weightsync.format.layout import Chunk, Layout
+from weightsync.format.packing import Packed, pack
 from weightsync.format.refs import VersionRef
 from weightsync.format.root import leaf_digest
 from weightsync.format.versions import Form, Shard
 from weightsync.publisher.diff import groups
 from weightsync.publisher.gate import Gate
-from weightsync.publisher.pack import Packed, pack
 from weightsync.replica.past import Pair
 from weightsync.replica.remember import chunk_at
 from weightsync.replica.replica import Replica

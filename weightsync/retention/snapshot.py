@@ -6,23 +6,19 @@ Every frame is decoded again and compared with the leaf of the version before it
 from collections.abc import Iterator
 from itertools import islice
 
-from blake3 import blake3
-
 from weightsync.catalog import Catalog, NewPayload, VersionRecord
 from weightsync.codec import decode, encode_snapshot
 from weightsync.codec.api import Changes
 from weightsync.errors import Corrupt, Invalid
 from weightsync.format.digests import DigestTable
+from weightsync.format.packing import SHARD_BYTES, pack
 from weightsync.format.root import leaf_digest
-from weightsync.format.shard import pack_shard
-from weightsync.format.versions import Form, Payload, Shard
+from weightsync.format.versions import Form, Payload
 from weightsync.replica.image import Image, describe_chunk
 from weightsync.replica.parallel import batches
 from weightsync.replica.replica import Replica
 from weightsync.retention.survey import COLLECTOR
 from weightsync.store.settle import ensure
-
-SHARD_BYTES = 32 << 20
 
 Frames = list[tuple[int, bytes]]
 
@@ -39,9 +35,7 @@ def write_snapshot(catalog: Catalog, record: VersionRecord, replica: Replica, *,
     catalog.check_kept(record.ref.version)
     writer = COLLECTOR + catalog.new_id()
     shards = []
-    for frames in _packed(_frames(replica, replica.image, table), shard_bytes):
-        data = pack_shard(frames)
-        shard = Shard(blake3(data).hexdigest(), len(data), frames[0][0], frames[-1][0])
+    for shard, data in pack(_frames(replica, replica.image, table), shard_bytes=shard_bytes):
         ensure(catalog.store, catalog.keys.shard(writer, record.ref.version, 0, shard.digest), data, clock=catalog.clock)
         shards.append(shard)
     return catalog.add_payload(record, NewPayload(writer, None, Form.SNAPSHOT, tuple(shards), replica.image.layout.lanes))
@@ -63,16 +57,3 @@ def _frame(image: Image, table: DigestTable, number: int) -> bytes:
     if isinstance(found, Changes) or leaf_digest(layout.leaf, found.data) != table.leaf(layout, number):
         raise Corrupt(f"the frame of {describe_chunk(layout, number)} does not decode to what it was made of", remedy="suspect the memory")
     return frame
-
-
-def _packed(batched: Iterator[Frames], shard_bytes: int) -> Iterator[Frames]:
-    frames: Frames = []
-    nbytes = 0
-    for number, frame in (pair for batch in batched for pair in batch):
-        frames.append((number, frame))
-        nbytes += len(frame)
-        if nbytes >= shard_bytes:
-            yield frames
-            frames, nbytes = [], 0
-    if frames:
-        yield frames

@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from weightsync.clock import SYSTEM, Clock
-from weightsync.control.server import is_loopback
+from weightsync.control.addresses import is_loopback
 from weightsync.control.statuses import error_of, status_of, trailers_of
 from weightsync.errors import Invalid, Unavailable, WeightsyncError
 from weightsync.rl.book import Book, Worker
