@@ -1,19 +1,18 @@
 """The warm process that sandboxes are forked from: one thread, clean environment, only the standard library.
 
-    python -S -s -P -c "…; from weightsync.rl.sandbox.nursery import main; main()" CONNECTION PREFIX READ_ONLY…
+    python -S -s -P -c "…; from weightsync.rl.sandbox.nursery import main; main()" CONNECTION PREFIX PLACE READ_ONLY…
 
-Asks for sandboxes come as messages on `CONNECTION`, a socket of whole packets, each with the sandbox's end of a connection to the host.
+`PLACE` is an empty directory of the host's. Asks for sandboxes come as messages on `CONNECTION`, a socket of whole packets, each with
+the sandbox's end of a connection to the host.
 """
 
 import importlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,14 +30,14 @@ LOOK_S = 0.05  # for children that have ended, while there are any
 
 def main() -> None:
     """Serves until the host's end of the connection is closed."""
-    connection, prefix, *read_only = sys.argv[1:]
+    connection, prefix, where, *read_only = sys.argv[1:]
     for name in WARM:
         importlib.import_module(name)
     linux.adopt_orphans()
     host = socket.socket(fileno=int(connection))
     host.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host's matter
-    place = Path(tempfile.mkdtemp(prefix="weightsync-sandboxes-"))
+    place = Path(where)
     groups = Groups.open(prefix)
     try:
         root = _prepare(place, read_only)
@@ -50,8 +49,6 @@ def main() -> None:
         _end_children()
         if groups is not None:
             groups.close()
-        linux.unmount(place) if place.is_mount() else None
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _prepare(place: Path, read_only: Sequence[str]) -> Path:

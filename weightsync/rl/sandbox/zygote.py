@@ -62,6 +62,7 @@ class Zygote:
         self._starting = asyncio.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
+        self._tree: tempfile.TemporaryDirectory[str] | None = None
         self._place: tempfile.TemporaryDirectory[str] | None = None
         self._bases: dict[str, Path] = {}
         self._open: set[ZygoteSandbox] = set()
@@ -103,9 +104,10 @@ class Zygote:
             self._connection.close()
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
-        if self._place is not None:
-            self._place.cleanup()
-        self._process = self._connection = self._place = None
+        for place in (self._place, self._tree):
+            if place is not None:
+                place.cleanup()
+        self._process = self._connection = self._place = self._tree = None
         self._bases.clear()
 
     def ended(self, sandbox: "ZygoteSandbox") -> None:
@@ -144,7 +146,11 @@ class Zygote:
         with inside:
             code = START.format(root=str(Path(__file__).parents[3]))
             prefix = f"weightsync-{os.getpid()}-{inside.fileno()}"
-            command = [sys.executable, "-S", "-s", "-P", "-c", code, str(inside.fileno()), prefix, *read_only_directories()]
+            if self._tree is None:
+                self._tree = tempfile.TemporaryDirectory(prefix="weightsync-sandboxes-")
+                Path(self._tree.name).chmod(0o755)
+            given = [str(inside.fileno()), prefix, self._tree.name, *read_only_directories()]
+            command = [sys.executable, "-S", "-s", "-P", "-c", code, *given]
             environment = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"}
             self._process = subprocess.Popen(command, pass_fds=[inside.fileno()], env=environment, stdin=subprocess.DEVNULL, cwd="/")
         host.setblocking(False)
