@@ -49,7 +49,7 @@ def tensors(*, moe: bool, tied: bool, layers: int = LAYERS, seed: int = 0) -> di
     def normal(*shape: int) -> torch.Tensor:
         return (torch.randn(*shape, generator=generator) * 0.05).bfloat16()
 
-    found = {"model.embed_tokens.weight": normal(VOCABULARY, HIDDEN) * 8, "model.norm.weight": 1 + normal(HIDDEN)}
+    found = {"model.embed_tokens.weight": normal(VOCABULARY, HIDDEN), "model.norm.weight": 1 + normal(HIDDEN)}
     if not tied:
         found["lm_head.weight"] = normal(VOCABULARY, HIDDEN)
     for layer in range(layers):

@@ -1,6 +1,6 @@
 """What an engine does to a layer's parameters after loading: nothing, a permutation that is learned, or something that no write reaches.
 
-A layer is processed for real last, with the parameters that were loaded; before that, where its parameters were read, once more for each
+A layer is processed for real last, with the parameters that were loaded; before that, where these were touched, once more for each
 pattern that is pushed through.
 """
 
@@ -17,8 +17,8 @@ from weightsync.errors import Corrupt
 _DONE = "_already_called_process_weights_after_loading"
 
 
-class _Reads(TorchDispatchMode):
-    """Notes the storages from which an operation made something new."""
+class _Touches(TorchDispatchMode):
+    """Notes the storages that an operation was given. Views count: what packs a weight may run unseen, with no more than its view seen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,12 +26,8 @@ class _Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Lets it run."""
-        inputs = [_storage(one) for one in tree_flatten((args, kwargs or {}))[0] if isinstance(one, torch.Tensor)]
-        found = func(*args, **(kwargs or {}))
-        made = {_storage(one) for one in tree_flatten(found)[0] if isinstance(one, torch.Tensor)}
-        if not made or not made <= set(inputs):
-            self.storages.update(inputs)
-        return found
+        self.storages.update(_storage(one) for one in tree_flatten((args, kwargs or {}))[0] if isinstance(one, torch.Tensor))
+        return func(*args, **(kwargs or {}))
 
 
 class Processing:
@@ -63,15 +59,17 @@ class Processing:
         loaded = {key: (parameter, parameter.data) for key, parameter in layer._parameters.items() if parameter is not None}
         copies = {key: data.clone() for key, (_, data) in loaded.items()}
         state = dict(method.__dict__)
-        reads = _Reads()
-        with reads:
+        keeps = _closures(layer)
+        touches = _Touches()
+        with touches:
             process(layer)
+        hidden = _closures(layer) != keeps
         unclear = {
             key: now.data.clone()
             for key, (_, data) in loaded.items()
             if (now := layer._parameters.get(key)) is not None
             and now.numel()
-            and (_storage(data) in reads.storages or _storage(now.data) != _storage(data))
+            and (hidden or _storage(data) in touches.storages or _storage(now.data) != _storage(data))
         }
         if not unclear:
             return
@@ -115,6 +113,11 @@ class Processing:
             self.opaque[full] = "the engine keeps another form of it beside it"
         else:
             self.permutations[full] = found
+
+
+def _closures(layer: Any) -> dict[str, int]:
+    """Functions of a layer that carry something with them, such as a packed weight."""
+    return {key: id(value) for key, value in vars(layer).items() if getattr(value, "__closure__", None)}
 
 
 def _storage(tensor: Any) -> int:

@@ -154,6 +154,9 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self.model.load_weights(_whole(staged.change, needed))
             for module in modules:
                 finalize_layerwise_reload(self.model.get_submodule(module), self.model_config)
+            for module in self._tied_to(modules):  # the loader fills only one of them
+                layer = self.model.get_submodule(module)
+                layer.quant_method.process_weights_after_loading(layer)
         return sum(one.lanes for one in staged.change.tensors if one.tensor in wanted)
 
     def _holders(self, change: Change, plan: Plan) -> set[str]:
@@ -166,6 +169,11 @@ class WeightsyncTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise Unsupported(
                 f"vLLM's own reload leaves {spoilt[0]!r} in another form than its start does", remedy="start vLLM with the new version"
             )
+
+    def _tied_to(self, modules: list[str]) -> list[str]:
+        """The layers that share a storage with one of `modules`, and may keep a packed form of it."""
+        homes = [home.names for home in self.live.map.homes.values() if {name.rpartition(".")[0] for name in home.names} & set(modules)]
+        return sorted({name.rpartition(".")[0] for names in homes for name in names} - set(modules))
 
     def _tensors(self, home: str) -> set[str]:
         found = {part.tensor for part in self.live.map.parts if part.parameter == home}
