@@ -121,7 +121,7 @@ def profile(model: Model, lanes: int, count: int) -> dict[str, Any]:
     state = model.module.state_dict()
     live = LiveWeights(state, state_map(state, model.layout))
     change = model.change(lanes, np.random.default_rng(lanes))
-    writes, reads = [], []
+    writes, reads, both = [], [], []
     for _ in range(count):
         plan = live.stage(change)
         started = time.perf_counter()
@@ -131,7 +131,11 @@ def profile(model: Model, lanes: int, count: int) -> dict[str, Any]:
         reads.append(time.perf_counter() - written)
         writes.append(written - started)
         plan.undo()
-    medians = {"write_median_s": median(writes), "read_back_median_s": median(reads)}
+        started = time.perf_counter()
+        plan.put()
+        both.append(time.perf_counter() - started)
+        plan.undo()
+    medians = {"write_median_s": median(writes), "read_back_median_s": median(reads), "one_pass_median_s": median(both)}
     speeds = {"write_gb_per_s": model.nbytes / median(writes) / 1e9, "best_write_gb_per_s": model.nbytes / min(writes) / 1e9}
     return {"model_bytes": model.nbytes, "changed_lanes": change.lanes, **medians, **speeds}
 

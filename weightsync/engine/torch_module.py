@@ -64,7 +64,7 @@ class TorchModuleEngine:
         try:
             with self._gate.pause(Mode.ABORT, limit_s) as pause:
                 try:
-                    written, read_back = plan.write(pause.check), plan.read_back(pause.check)
+                    written = plan.put(pause.check)
                     self.prove(change)
                 except BaseException as error:
                     self.be_dirty(error)
@@ -75,7 +75,7 @@ class TorchModuleEngine:
             if self._dirty:
                 raise Dirty(f"reloading failed: {error}", remedy="start the engine anew") from error
             raise
-        return Applied(change.version, written, read_back, pause.seconds)
+        return Applied(change.version, written, written, pause.seconds)
 
     def sums(self) -> Mapping[str, int]:
         """The sums of all live tensors, by name of the layout."""
@@ -137,14 +137,14 @@ class StagedInModule:
         engine.check_base(change)
         with self._gate.pause(mode, limit_s) as pause:
             try:
-                written, read_back = plan.write(pause.check), plan.read_back(pause.check)
+                written = plan.put(pause.check)
                 if prove:
                     engine.prove(change)
             except BaseException as error:
                 _go_back(plan, engine, error)
                 raise
             engine.now_serves(change.version)
-        return Applied(change.version, written, read_back, pause.seconds)
+        return Applied(change.version, written, written, pause.seconds)
 
     def discard(self) -> None:
         """Gives it up."""

@@ -51,19 +51,19 @@ class TestModule(EngineContract):
         if self.plain:
             monkeypatch.setattr("weightsync.engine.inplace.live.lanes_of", DeviceLanes)
         self.gate, self.breaks = Gate(), []
-        write = plans.Scattered.write
+        put = plans.Scattered.put
 
-        def breaking(entry: Any, *, old: bool = False) -> None:
-            if self.breaks and not old:
+        def breaking(entry: Any) -> int:
+            if self.breaks:
                 self.breaks[0] -= 1
                 if self.breaks[0] < 0:
                     self.breaks.clear()
-                    half = entry._replace(places=entry.places[: len(entry.places) // 2], new=entry.new[: len(entry.places) // 2])
-                    write(half)
+                    half = len(entry.places) // 2
+                    put(entry._replace(places=entry.places[:half], new=entry.new[:half]))
                     raise Unavailable("a fault in the middle of a tensor")
-            write(entry, old=old)
+            return put(entry)
 
-        monkeypatch.setattr(plans.Scattered, "write", breaking)
+        monkeypatch.setattr(plans.Scattered, "put", breaking)
         module = module_of(scene.layout, scene.weights[0], self.dtype)
         return TorchModuleEngine(module, self.gate, scene.ref(1), layout=scene.layout)
 
@@ -151,8 +151,8 @@ def test_a_whole_version_that_fails_leaves_it_dirty(scene: EngineScene) -> None:
             raise Unavailable("fault")
 
     staged = engine.stage(change)
-    real = staged._plan.write
-    staged._plan.write = lambda check: real(fail)
+    real = staged._plan.put
+    staged._plan.put = lambda check: real(fail)
     with pytest.raises(Dirty):
         staged.apply()
     assert engine.version is None
@@ -171,6 +171,20 @@ def test_elements_that_share_memory_are_refused(scene: EngineScene) -> None:
     module.register_buffer("w", torch.zeros(1, 4).expand(3, 4))
     with pytest.raises(Invalid, match="'w'"):
         TorchModuleEngine(module, Gate())
+
+
+def test_writing_and_reading_back_in_one_pass_or_two(scene: EngineScene) -> None:
+    module, _, engine = make(scene)
+    change = scene.change(1, 2)
+    for together in (True, False):
+        plan = engine.stage(change)._take()
+        assert (plan.put() if together else plan.write()) == plan.read_back() == change.lanes
+        assert engine.sums() == scene.sums(2)
+        module.model.embed_tokens.weight.view(-1).view(torch.int16)[int(change.tensors[0].positions[0])] ^= 1
+        with pytest.raises(Corrupt, match="embed_tokens"):
+            plan.read_back()
+        assert plan.undo() == change.lanes
+        assert engine.sums() == scene.sums(1)
 
 
 def test_tensors_that_overlap_are_refused(scene: EngineScene) -> None:

@@ -17,6 +17,7 @@ from weightsync.format.sums import weights
 
 _NARROW = (1 << 32) - 1  # places of the kernel
 _BLOCK = 1 << 22  # lanes handled at once
+_NEAR = 1 << 12  # scattered lanes whose cache lines a core keeps
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -36,6 +37,10 @@ class Lanes(Protocol):
 
     def write(self, places: Any, values: Any) -> None:
         """Scatters."""
+        ...
+
+    def put(self, places: Any, values: Any) -> int:
+        """Scatters and reads back; how many lanes are not as written."""
         ...
 
     def read(self, places: Any) -> Any:
@@ -96,6 +101,15 @@ class HostLanes:
             scatter(self.bits, places, values)
         else:
             self.bits[places] = values
+
+    def put(self, places: NDArray[Any], values: NDArray[Any]) -> int:
+        """In blocks whose cache lines are still near when they are read back: that takes little more than writing alone."""
+        wrong = 0
+        for at in range(0, len(places), _NEAR):
+            where, what = places[at : at + _NEAR], values[at : at + _NEAR]
+            self.write(where, what)
+            wrong += self.differ(where, what)
+        return wrong
 
     def read(self, places: NDArray[Any]) -> NDArray[Any]:
         """By the kernel."""
@@ -168,6 +182,11 @@ class DeviceLanes:
     def write(self, places: Any, values: Any) -> None:
         """No place is there twice."""
         self.bits.index_copy_(0, places, values)
+
+    def put(self, places: Any, values: Any) -> int:
+        """One after the other."""
+        self.write(places, values)
+        return self.differ(places, values)
 
     def read(self, places: Any) -> Any:
         """On the device."""
