@@ -55,6 +55,8 @@ POINTS: frozenset[str] = frozenset(
         "subscribe.out_written",
         "subscribe.swapped",
         "subscribe.switched",
+        "trainer.consumed",
+        "trainer.saved",
     }
 )
 
