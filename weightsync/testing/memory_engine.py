@@ -9,8 +9,7 @@ A token is the fingerprint of all live bits at the moment it is made, so a mix o
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from weightsync.clock import SYSTEM, Clock
 from weightsync.codec import chunk_sum
 from weightsync.engine.api import Applied, Change, Mode, TensorChange
+from weightsync.engine.gate import Entry, Gate, Pause
 from weightsync.errors import Conflict, Corrupt, Dirty, Invalid, Unavailable, WeightsyncError
 from weightsync.format.layout import Layout, describe_difference
 from weightsync.format.refs import VersionRef
@@ -71,88 +71,6 @@ def fingerprint_of(layout: Layout, weights: Mapping[str, NDArray[Any]]) -> int:
     return hasher.intdigest() >> 1
 
 
-class _Door:
-    """Requests go through it step by step; a pause closes it. Withdrawn: it stays closed, and whoever asks is told why."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._changed = threading.Condition()
-        self._clock = clock
-        self._requests = self._steps = self._aborted = 0
-        self._closed = False
-        self.reason = ""
-
-    @contextmanager
-    def request(self) -> Iterator[Callable[[], None]]:
-        """One request; gives what to call between steps, which raises when it was aborted."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._closed or bool(self.reason))
-            self._refuse()
-            self._requests += 1
-            aborted = self._aborted
-
-        def check() -> None:
-            if self._aborted != aborted:
-                raise Unavailable("the request was ended for new weights", remedy="ask again")
-
-        try:
-            yield check
-        finally:
-            with self._changed:
-                self._requests -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def step(self, wait_mode_open: Callable[[], bool]) -> Iterator[None]:
-        """One token."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._closed or bool(self.reason) or wait_mode_open())
-            self._refuse()
-            self._steps += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._steps -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def pause(self, mode: Mode, limit_s: float) -> Iterator[None]:
-        """Nobody is inside while the block runs. Raises `Unavailable` where that cannot be had in time."""
-        with self._changed:
-            if self._closed:
-                raise Conflict("the engine is paused already", remedy="wait for the other one")
-            self._closed = True
-            self.draining = mode is Mode.WAIT
-            if mode is Mode.ABORT:
-                self._aborted += 1
-            quiet = self._changed.wait_for(lambda: self._steps == 0 and (mode is not Mode.WAIT or self._requests == 0), limit_s)
-            self.draining = False
-            if not quiet:
-                self._open()
-                raise Unavailable("requests in flight did not end within the pause's limit", remedy="allow more time, or keep them")
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._open()
-
-    draining = False
-
-    def refuse(self, reason: str) -> None:
-        """Withdraws, or with an empty reason admits."""
-        with self._changed:
-            self.reason = reason
-            self._changed.notify_all()
-
-    def _open(self) -> None:
-        self._closed = False
-        self._changed.notify_all()
-
-    def _refuse(self) -> None:
-        if self.reason:
-            raise Unavailable(f"withdrawn: {self.reason}", remedy="ask another replica, or later")
-
-
 class MemoryEngine:
     """Serves `weights` (lanes by name, copied) of `layout` as `version`. Requests come from any thread, the rest from one."""
 
@@ -169,9 +87,7 @@ class MemoryEngine:
         self._version = version
         self._cache: dict[tuple[str, str], int] = {}
         self._clock = clock
-        self._door = _Door(clock)
-        if version is None:
-            self._door.refuse("nothing was loaded yet")
+        self._gate = Gate(version.version if version else None, clock=clock)
 
     @property
     def version(self) -> VersionRef | None:
@@ -182,16 +98,13 @@ class MemoryEngine:
         """Makes so many tokens; `between` is called before each, outside of any step. Raises `Unavailable` (ask again)."""
         found: list[int] = []
         versions: list[int] = []
-        with self._door.request() as check:
+        with self._gate.request(minimum=min_version) as request:
             for number in range(tokens):
                 between(number)
-                with self._door.step(lambda: self._door.draining):
-                    check()
-                    version = self._version
-                    if version is None or version.version < min_version:
-                        raise Unavailable(f"version {min_version} is not served yet", remedy="ask again later")
-                    found.append(self._token(prompt, version))
-                    versions.append(version.version)
+                with self._gate.step() as version:
+                    request.check()
+                    found.append(self._token(prompt))
+                    versions.append(version)
         return Reply(tuple(found), tuple(versions))
 
     def stage(self, change: Change) -> "MemoryStaged":
@@ -212,7 +125,7 @@ class MemoryEngine:
         try:
             if change.base is not None:
                 raise Invalid("only a whole change can be reloaded", remedy="make it without a base")
-            with self._door.pause(Mode.ABORT, limit_s):
+            with self._gate.pause(Mode.ABORT, limit_s):
                 if self.faults.due("reload"):
                     raise Unavailable("fault: reloading failed")
                 for one in change.tensors:
@@ -221,7 +134,8 @@ class MemoryEngine:
         except WeightsyncError as error:
             self.be_dirty(error)
             raise Dirty(f"reloading failed: {error}", remedy="restart the engine") from error
-        self.dirty, self._version = False, change.version
+        self.dirty = False
+        self.now_serves(change.version)
         return Applied(change.version, change.lanes, change.lanes, self._clock.monotonic_s() - started)
 
     def sums(self) -> dict[str, int]:
@@ -230,13 +144,13 @@ class MemoryEngine:
 
     def withdraw(self, reason: str) -> None:
         """Serves nothing."""
-        self._door.refuse(reason)
+        self._gate.withdraw(reason)
 
     def admit(self) -> None:
         """Serves again. Raises `Dirty` where it must not."""
         if self.dirty or self._version is None:
             raise Dirty("the weights are in doubt", remedy="reload them")
-        self._door.refuse("")
+        self._gate.admit()
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -246,9 +160,9 @@ class MemoryEngine:
         if change.base is not None and change.base != self.version:
             raise Conflict(f"the change starts from version {change.base.version}, which is not served", remedy="make it from what is")
 
-    def pause(self, mode: Mode, limit_s: float) -> Any:
-        """No request is inside while the context lasts."""
-        return self._door.pause(mode, limit_s)
+    def pause(self, mode: Mode, limit_s: float) -> Entry[Pause]:
+        """No token is made while the context lasts."""
+        return self._gate.pause(mode, limit_s)
 
     def lanes(self, one: TensorChange) -> NDArray[Any]:
         """The live lanes of a tensor."""
@@ -263,22 +177,21 @@ class MemoryEngine:
 
     def now_serves(self, version: VersionRef) -> None:
         """After a write that was read back."""
-        first, self._version = self._version is None, version
-        if first:
-            self._door.refuse("")
+        self._version = version
+        self._gate.serve(version.version)
 
     def be_dirty(self, why: WeightsyncError) -> None:
         """Serves nothing until it is reloaded."""
         self.dirty = True
-        self._door.refuse(f"dirty: {why.message}")
+        self._gate.serve(None, f"the weights are in doubt: {why.message}")
 
     def monotonic_s(self) -> float:
         """Its clock."""
         return self._clock.monotonic_s()
 
-    def _token(self, prompt: str, version: VersionRef) -> int:
+    def _token(self, prompt: str) -> int:
         # The cache is kept by version: entries of another one are never looked at.
-        key = (version.manifest, prompt)
+        key = (self._version.manifest if self._version else "", prompt)
         if prompt and key in self._cache:
             return self._cache[key]
         token = fingerprint_of(self.layout, self.live)
