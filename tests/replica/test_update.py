@@ -305,7 +305,8 @@ def test_shards_that_hold_other_chunks_than_said(world, at_one, monkeypatch):
     assert bytes(at_one.image.data) == world.image(1)
 
 
-def test_every_bit_and_every_cut_of_a_small_version(place):
+def test_every_byte_and_every_cut_of_a_small_version(place):
+    """One bit of each byte, another one from byte to byte; `tests/e2e/corrupt.py` flips them all."""
     world = World(MemoryStore())
     world.publish(SMALL, BEFORE)
     world.publish(SMALL, AFTER)
@@ -317,7 +318,7 @@ def test_every_bit_and_every_cut_of_a_small_version(place):
         update(replica, world.catalog, world.records[1], ShardSource(world.catalog))
         for key in objects:
             good = world.store.get(key, max_bytes=1 << 20).data
-            flips = (good[: n // 8] + bytes([good[n // 8] ^ (1 << n % 8)]) + good[n // 8 + 1 :] for n in range(8 * len(good)))
+            flips = (good[:n] + bytes([good[n] ^ (1 << n % 8)]) + good[n + 1 :] for n in range(len(good)))
             for bad in (*flips, *(good[:n] for n in range(len(good)))):
                 world.store.put(key, bad)
                 fresh = Catalog(world.store, world.run)  # remembers no layout
@@ -329,7 +330,7 @@ def test_every_bit_and_every_cut_of_a_small_version(place):
         assert replica.verify() == []
         update(replica, world.catalog, world.records[2], ShardSource(world.catalog))
         assert bytes(replica.image.data) == world.image(2)
-    assert count > 3000
+    assert count > 700
 
 
 def test_memory_damaged_under_a_delta_is_filled_anew(world, at_one):
