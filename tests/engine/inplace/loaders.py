@@ -160,7 +160,9 @@ def widened() -> Model:
 
 def computed() -> Model:
     """A norm of which 1 is taken, a quantised weight, one that something is added to later, and a plain one."""
-    parameters = {name: parameter(8, 8) for name in ("norm", "added", "plain")} | {"quantised": parameter(8, 8, dtype=torch.int8)}
+    parameters = {name: parameter(8, 8) for name in ("norm", "added", "plain", "out", "listed")} | {
+        "quantised": parameter(8, 8, dtype=torch.int8)
+    }
     checkpoint = {name: values(8, 8) for name in parameters}
 
     def load(stream: Stream) -> None:
@@ -169,11 +171,15 @@ def computed() -> Model:
                 parameters[name].data.copy_(tensor + 1)
             elif name == "quantised":
                 parameters[name].data.copy_((tensor * 16).round().to(torch.int8))
+            elif name == "out":
+                torch.add(tensor, 1, out=parameters[name].data)
+            elif name == "listed":
+                torch._foreach_copy_([parameters[name].data], [tensor])
             else:
                 parameters[name].data.copy_(tensor)
         parameters["added"].data.add_(1)
 
-    return Model(parameters, checkpoint, load, opaque={"norm", "quantised", "added"})
+    return Model(parameters, checkpoint, load, opaque={"norm", "quantised", "added", "out"})
 
 
 def assigned() -> Model:

@@ -88,7 +88,10 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
         if func is _aten.copy_.default:
-            self._copied(args[0], args[1])
+            self._copied(args[0], args[1] if len(args) > 1 else kwargs["src"])
+        elif func is _aten._foreach_copy_.default:
+            for target, source in zip(args[0], args[1], strict=True):
+                self._copied(target, source)
         elif getattr(func, "_schema", None) is not None and func._schema.is_mutable:
             self._mutated(func, args, kwargs)
         else:
@@ -141,9 +144,7 @@ class Recorder(TorchDispatchMode):
     def _mutated(self, func: Any, args: Any, kwargs: Any) -> None:
         inputs = tree_flatten((args, kwargs))[0]
         names = self._names(inputs)
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if not (argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, torch.Tensor)):
-                continue
+        for value in _written_to(func, args, kwargs):
             if self._written.knows(value):
                 if func in _CONSTANT:
                     self._written.fill(value, View(value))
@@ -219,3 +220,13 @@ class Recorder(TorchDispatchMode):
                     self._written.opaque(parameter, "replaced by something of unknown origin", frozenset())
                 else:
                     self._into_parameter(parameter, parameter, origin)
+
+
+def _written_to(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that an operation changes, also those in lists and those given as `out`."""
+    found: list[Any] = []
+    for at, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            found.extend(one for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor))
+    return found
