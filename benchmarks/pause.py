@@ -3,9 +3,10 @@
     python -m benchmarks.pause --output benchmarks/results/pause.json
     python -m benchmarks.pause --small
 
-One thread. Each swap goes forth or back between two versions; all are read back inside the pause, and proven by the sums of all live
-weights after it. Reloads of the same model beside it: `load_state_dict` from tensors in memory, and from a safetensors file (as an engine
-reloads; the file is in the page cache, so a cold disk is slower still).
+One thread; on a busy machine compare its CPU seconds, which stand beside the wall's. Each swap goes forth or back between two versions;
+all are read back inside the pause, the last few also proven by the sums of all live weights after it. Reloads of the same model beside
+it: `load_state_dict` from tensors in memory (one copy of all bytes; from a file in the page cache it is the same copy, as safetensors
+maps it), and from the file on disk, dropped from the page cache before.
 """
 
 import gc
@@ -88,13 +89,15 @@ def swaps(model: Model, lanes: int, count: int, prove: int) -> dict[str, Any]:
     """`count` swaps of `lanes` values; the last `prove` are proven by full sums."""
     forth = model.change(lanes, np.random.default_rng(lanes))
     ways = (forth, back(forth))
-    pauses, stages, proofs = [], [], []
+    pauses, cpus, stages, proofs = [], [], [], []
     for number in range(count + count % 2):
         change = ways[number % 2]
         started = time.perf_counter()
         staged = model.engine.stage(change)
         stages.append(time.perf_counter() - started)
+        cpu = time.thread_time()
         applied = staged.apply(Mode.KEEP, limit_s=60)
+        cpus.append(time.thread_time() - cpu)
         assert applied.written == applied.read_back == change.lanes
         pauses.append(applied.pause_s)
         if number >= count - prove:
@@ -108,6 +111,7 @@ def swaps(model: Model, lanes: int, count: int, prove: int) -> dict[str, Any]:
         "swaps": len(pauses),
         "pause_s": pauses,
         "pause_median_s": median(pauses),
+        "pause_cpu_median_s": median(cpus),
         "stage_median_s": median(stages),
         "proof_median_s": median(proofs),
         "proven": len(proofs),
@@ -150,18 +154,23 @@ def reloads(model: Model, place: Path, count: int) -> dict[str, Any]:
         found = []
         for _ in range(count):
             before()
+            cpu = time.thread_time()
             with model.gate.pause(Mode.KEEP, 600) as pause:
                 load()
             found.append(pause.seconds)
+            cpus.append(time.thread_time() - cpu)
         return found
 
+    cpus: list[float] = []
     memory = paused(partial(model.module.load_state_dict, state))
     state.clear()
     from_file = lambda: model.module.load_state_dict(load_file(path))  # noqa: E731
     file, cold = paused(from_file), paused(from_file, partial(drop_from_cache, path))
     path.unlink()
+    memory_cpu, file_cpu = median(cpus[:count]), median(cpus[count : 2 * count])
     found = {"memory_s": memory, "file_s": file, "cold_file_s": cold}
-    return {**found, **{f"{key[:-2]}_median_s": median(values) for key, values in found.items()}}
+    cpu = {"memory_cpu_median_s": memory_cpu, "file_cpu_median_s": file_cpu}
+    return {**found, **cpu, **{f"{key[:-2]}_median_s": median(values) for key, values in found.items()}}
 
 
 def drop_from_cache(path: Path) -> None:
