@@ -19,6 +19,11 @@ class Entry(NamedTuple):
     dataset: Any
     entry: Mapping[str, Any]
 
+    @property
+    def answer(self) -> str:
+        """A right answer, as far as the vocabulary can say it; empty where the data set has none."""
+        return printable(str(self.entry["answer"] or "").replace("\0", "?"))
+
 
 @dataclass(frozen=True)
 class Gym:

@@ -7,13 +7,17 @@ from weightsync.rl.environments.gym import Gym
 from weightsync.rl.environments.python import Python
 from weightsync.rl.environments.sort import Sort
 from weightsync.rl.sandbox.api import Sandboxes
+from weightsync.rl.sandbox.zygote import Zygote
 
 NAMES = "sort[:DIGITS], arithmetic[:DIGITS], gym:TASK and python"
 MAX_DIGITS = 18
 
 
 def open_environment(name: str, sandboxes: Sandboxes | None = None) -> Environment:
-    """The environment of that name. Raises `Invalid` for names that mean nothing, and where one needs sandboxes and has none."""
+    """The environment of that name; without `sandboxes`, one that runs programs makes its own when it first plays.
+
+    Raises `Invalid` for names that mean nothing.
+    """
     kind, _, detail = name.partition(":")
     if kind == "sort":
         return Sort(_digits(name, detail, 6), name)
@@ -22,9 +26,7 @@ def open_environment(name: str, sandboxes: Sandboxes | None = None) -> Environme
     if kind == "gym" and detail:
         return Gym(detail)
     if name == "python":
-        if sandboxes is None:
-            raise Invalid("the environment python runs programs", remedy="give it sandboxes: see weightsync.rl.sandbox")
-        return Python(sandboxes)
+        return Python(sandboxes or Zygote())
     raise Invalid(f"no environment {name!r}", remedy=f"there are {NAMES}")
 
 
