@@ -8,10 +8,13 @@ import pytest
 from tests.publisher.checkpoints import make, step
 from tests.publisher.world import SMALL, World
 from weightsync.errors import Unavailable
+from weightsync.format.keys import payload_name
+from weightsync.format.operators import Boundary
 from weightsync.format.versions import Form, Payload
 from weightsync.publisher import additions, extra
 from weightsync.publisher.additions import AdditionSettings
 from weightsync.publisher.commit import Settings
+from weightsync.publisher.extra import OutOfReach
 from weightsync.publisher.gate import Gate
 from weightsync.publisher.publisher import Publisher
 from weightsync.publisher.snapshots import SnapshotPolicy
@@ -109,6 +112,49 @@ def test_after_a_restart_the_cadence_goes_on(world):
         publisher.settle(30)
         publisher.close()
     assert [version for version in range(1, 7) if 0 in forms(world, version)] == [1, 5]
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_snapshot_goes_on_after_a_restart(world, monkeypatch, check, collected):
+    """The second process sends only what the first did not; where the collector was faster, a new one is made."""
+    policy = settings(snapshots=SnapshotPolicy(every=3), shard_bytes=2048)
+    real, sent = extra.ensure, []
+
+    def dies(store, key, data, **options):
+        if len(sent) == 2:
+            raise OutOfReach("killed")
+        sent.append(key)
+        real(store, key, data, **options)
+
+    monkeypatch.setattr(extra, "ensure", dies)
+    first = world.publisher(settings=policy, past=ROOMY)
+    weights = publish(world, first, 4)
+    assert first.settle(30)
+    first.close()
+    assert forms(world, 4) == {3: Form.DELTA}
+    assert len(sent) == 2
+    again = []
+    monkeypatch.setattr(extra, "ensure", lambda store, key, data, **options: (again.append(key), real(store, key, data, **options)))
+    second = world.publisher(settings=policy, past=ROOMY)
+    second.start()
+    if collected:
+        world.catalog.swap_boundary(Boundary("run", world.catalog.new_id(), marked={payload_name(4, 0, "1"): 1}), None)
+    weights = publish(world, second, 1, weights)
+    assert second.settle(30)
+    if collected:
+        assert forms(world, 4) == {3: Form.DELTA}
+        weights = publish(world, second, 1, weights)
+        assert second.settle(30)
+        assert forms(world, 6)[0] is Form.SNAPSHOT
+    else:
+        assert forms(world, 4) == {3: Form.DELTA, 0: Form.SNAPSHOT}
+        assert again
+        assert not set(again) & set(sent)
+        assert forms(world, 5) == {4: Form.DELTA}
+        weights = publish(world, second, 2, weights)
+        assert second.settle(30)
+        assert forms(world, 7)[0] is Form.SNAPSHOT  # the cadence goes on from there
+    check()
 
 
 def test_the_base_may_move_on_meanwhile(world, monkeypatch, check):

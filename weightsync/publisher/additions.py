@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weightsync.catalog import Catalog, VersionRecord
 from weightsync.clock import Clock
-from weightsync.errors import Unavailable, WeightsyncError
+from weightsync.errors import NotFound, Unavailable, WeightsyncError
 from weightsync.format.refs import VersionRef
 from weightsync.format.versions import Form
 from weightsync.publisher.extra import Extra, OutOfReach
@@ -24,6 +24,7 @@ from weightsync.replica.replica import Replica
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
+EPOCHS = 3  # of publishers before this one, whose unfinished snapshot is looked for
 WAIT_S = 5.0  # after a failure of the store
 
 
@@ -120,12 +121,18 @@ class Additions:
 
     def _decide(self, event: Committed) -> None:
         version = event.record.ref.version
+        first = not self._known
         self._learn(event)
         numbers = [ref.version for ref in event.ancestors]
         for span in self._settings.fold_spans:
             base = fold_base(numbers, version, span)
             if base:
                 self._add(event.record, event.ancestors[numbers.index(base)], event.writer)
+        begun = self._begun(event) if first else None
+        if begun is not None:
+            logger.info("%s was begun before: it goes on", begun)
+            self._jobs.append(begun)
+            return
         reason = due(self._settings.snapshots, self._chain.facts(version))
         if reason and event.form is not Form.SNAPSHOT:
             logger.info("a snapshot of version %d is due: %s", version, reason)
@@ -133,8 +140,36 @@ class Additions:
             self._jobs = deque(job for job in self._jobs if job.form is not Form.SNAPSHOT)
             self._add(event.record, None, event.writer)
 
+    def _begun(self, event: Committed) -> Extra | None:
+        """The snapshot that a publisher before this one did not finish: under its name, so that what the store has is not sent again.
+
+        The collector may have marked what is there; the payload is then refused, and the next snapshot is made as if there were none.
+        """
+        if event.form is Form.SNAPSHOT or self._settings.snapshots.every == 0 or not event.writer.isdecimal():
+            return None
+        own = int(event.writer)
+        for ref in event.ancestors:
+            for epoch in range(own - 1, max(0, own - 1 - EPOCHS), -1):
+                if ref.version > self._chain.newest_snapshot and self._has_shards(ref.version, str(epoch)):
+                    return self._extra(self._catalog.manifest_of(ref.version, ref.manifest), None, str(epoch))
+        return None
+
+    def _has_shards(self, version: int, writer: str) -> bool:
+        """Whether a snapshot's shards are there without its payload."""
+        catalog = self._catalog
+        if next(iter(catalog.store.list(catalog.keys.shard(writer, version, 0, ""))), None) is None:
+            return False
+        try:
+            catalog.store.stat(catalog.keys.payload(version, 0, writer))
+        except NotFound:
+            return True
+        return False
+
+    def _extra(self, record: VersionRecord, base: VersionRef | None, writer: str) -> Extra:
+        return Extra(record, base, writer, shard_bytes=self._shard_bytes, threads=self._settings.threads)
+
     def _add(self, record: VersionRecord, base: VersionRef | None, writer: str) -> None:
-        self._jobs.append(Extra(record, base, writer, shard_bytes=self._shard_bytes, threads=self._settings.threads))
+        self._jobs.append(self._extra(record, base, writer))
 
     def _learn(self, event: Committed) -> None:
         version, parent = event.record.ref.version, event.record.manifest.parent

@@ -74,6 +74,7 @@ class Chain:
 
     def resume(self, snapshot: int, snapshot_bytes: int, version: int, versions: int, nbytes: int) -> None:
         """As it stands in the store: `versions` and `nbytes` lead from the last snapshot to `version`."""
+        self._versions, self._edges = [], []
         self.start(snapshot, snapshot_bytes)
         if version != snapshot:
             self._edges.append((snapshot, version, nbytes))
@@ -86,6 +87,11 @@ class Chain:
         if target not in self._versions:
             self._versions.append(target)
             self._paid += self._costs().get(target, 0)
+
+    @property
+    def newest_snapshot(self) -> int:
+        """The version that the chain starts from; 0 while there is none."""
+        return self._versions[0] if self._versions else 0
 
     def knows(self, version: int) -> bool:
         """Whether it is known what leads to `version`."""
