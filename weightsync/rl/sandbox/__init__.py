@@ -1,4 +1,4 @@
 """Places where programs run that nobody trusts: what a policy wrote, and what it is graded by.
 
-`api` is what a backend offers; `zygote` forks them from a warm interpreter, `landlock` confines a new process.
+`api` is what a backend offers, and `weightsync.testing.sandbox_contract` what it must pass; `zygote` forks them from a warm interpreter.
 """

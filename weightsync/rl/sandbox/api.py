@@ -1,6 +1,6 @@
 """What a backend of sandboxes offers; remote services fit behind it too.
 
-    async with backend.running() as sandboxes:
+    async with Zygote() as sandboxes:
         sandbox = await sandboxes.create(files={"main.py": b"print(open('x').read())", "x": b"1"})
         result = await sandbox.exec(["python", "main.py"])
         state = await sandbox.snapshot()
@@ -85,7 +85,7 @@ class Sandbox(Protocol):
         seed: int = 0,
         now_s: float | None = None,
     ) -> Result:
-        """Runs a program in `WORK`; `python` is always there.
+        """Runs a program in `WORK`. The program `python` is always there; whether other programs find one is the machine's matter.
 
         Python programs draw the same random numbers for the same `seed`, and with `now_s` read the same times.
         """

@@ -167,7 +167,7 @@ class Zygote:
             why = json.loads(said)["error"] if said else "it ended"
             raise Unsupported(
                 f"this machine makes no sandboxes: {why}",
-                remedy="they need Linux, and root or kernel.unprivileged_userns_clone=1; use the landlock backend",
+                remedy="they need Linux, and root or kernel.unprivileged_userns_clone=1",
             )
         self.bounds = tuple(json.loads(said[len(READY) :])["bounds"])
         return host
