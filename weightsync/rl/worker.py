@@ -18,7 +18,7 @@ import torch
 from weightsync.clock import SYSTEM, Clock, jitter
 from weightsync.engine.gate import Gate
 from weightsync.engine.torch_module import TorchModuleEngine
-from weightsync.errors import WeightsyncError
+from weightsync.errors import Unavailable, WeightsyncError
 from weightsync.rl.api import Environment
 from weightsync.rl.decoder import Decoder, Shape
 from weightsync.rl.episode import Rules, play_group
@@ -135,28 +135,37 @@ class Worker:
         return task
 
     async def _play(self, task: Task) -> None:
-        environment = self._environments.setdefault(task.environment, self._open(task.environment))
         try:
-            if self._environment_s:
-                await asyncio.sleep(self._environment_s)
-            episodes = await play_group(environment, task, self._policy, clock=self._clock, rules=self._rules, refused=self.refused)
-            if not self._usable(episodes):
-                return  # the lease runs out of tasks named: it goes out again
-            group = Group(task, episodes, self._who.name, self._who.region, self._clock.now_s())
-            await self._submit(group)
+            await self._play_and_submit(task)
+        except Exception as error:  # noqa: BLE001  environments are others' programs; what they raise ends this task here, and nothing else
+            logger.warning("task %d is given back: %s", task.number, error)
+            self.refused[error.kind if isinstance(error, WeightsyncError) else type(error).__name__] += 1
+            await asyncio.sleep(HEARTBEAT_S)  # it may well fail again
         finally:
-            self._playing.pop(task.number, None)
+            if self._playing.get(task.number) is asyncio.current_task():  # else it was given up, and has gone out again
+                del self._playing[task.number]
+
+    async def _play_and_submit(self, task: Task) -> None:
+        if task.environment not in self._environments:
+            self._environments[task.environment] = self._open(task.environment)
+        environment = self._environments[task.environment]
+        if self._environment_s:
+            await asyncio.sleep(self._environment_s)
+        episodes = await play_group(environment, task, self._policy, clock=self._clock, rules=self._rules, refused=self.refused)
+        if not self._usable(episodes):
+            raise Unavailable(f"nothing of it could be graded: {episodes[0].grade.why}", remedy="it goes out again")
+        await self._submit(Group(task, episodes, self._who.name, self._who.region, self._clock.now_s()))
 
     def _usable(self, episodes: tuple[Episode, ...]) -> bool:
         """A group of which nothing could be graded teaches nothing, and would count for nothing."""
         return any(one.grade.outcome is not Outcome.INFRA_ERROR for one in episodes)
 
     async def _submit(self, group: Group) -> None:
-        """Until the hub has it. It counts once, however often it is sent."""
+        """Until the hub has it, or has refused it. It counts once, however often it is sent. Raises what the hub refuses it with."""
         while True:
             try:
                 accepted = await asyncio.to_thread(self._client.submit, group)
-            except WeightsyncError as error:
+            except Unavailable as error:
                 logger.warning("group %d waits: %s", group.task.number, error)
                 await asyncio.sleep(HEARTBEAT_S / 2 + jitter(HEARTBEAT_S))
                 continue
