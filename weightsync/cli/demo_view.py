@@ -68,7 +68,9 @@ class View:
             sent, full = sum(row["sent_bytes"] for row in rows), sum(row["full_bytes"] for row in rows)
             table.add_row("bytes", f"{words.size(sent)} published, full checkpoints {words.size(full)}")
         if swaps:
-            table.add_row("swaps", f"{len(swaps)}, all proven; pause {1e3 * median(one.get('pause', 0.0) for one in swaps):.1f} ms")
+            proven = sum(bool(one.get("proven")) for one in swaps)
+            pause_s = median(one.get("pause", 0.0) for one in swaps)
+            table.add_row("swaps", f"{proven} of {len(swaps)} proven; pause {1e3 * pause_s:.1f} ms")
         if status is not None:
             table.add_row("queue", f"{status.queued} groups wait, {status.leased} are being made, {status.stale} came too late")
             for region in status.regions:

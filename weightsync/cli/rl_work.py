@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,25 +9,37 @@ import typer
 
 from weightsync.cli.context import Context
 from weightsync.cli.options import CACHE, IMAGES, POLL, RUN, STORE, TRUST, verb
+from weightsync.errors import Corrupt, Dirty, WeightsyncError
 
 if TYPE_CHECKING:
+    from weightsync.format.refs import VersionRef
     from weightsync.subscriber.follow import Step
 
 ENGINE = "policy"
 
 
-def _teller(journal: Path | None, region: str) -> "Callable[[Step], None]":
-    """What writes a line for every swap; each was proven before it was served."""
-    from weightsync.rl.journal import Journal
+class Swaps:
+    """Writes a line for every swap, those whose proof failed included: with `prove_before_resume` what was delivered was proven."""
 
-    told = Journal(journal) if journal else None
+    def __init__(self, journal: Path | None, region: str) -> None:
+        from weightsync.rl.journal import Journal
 
-    def swapped(step: "Step") -> None:
-        if told and step.delivered and step.version:
+        self._journal, self._region = Journal(journal) if journal else None, region
+        self._told: WeightsyncError | None = None
+
+    def done(self, step: "Step") -> None:
+        """After a step of the subscriber."""
+        if self._journal and step.delivered and step.version:
             fetched = step.update.bytes_fetched if step.update else 0
-            told.write(version=step.version.version, region=region, fetched_bytes=fetched, proven=True, **step.phases)
+            self._journal.write(version=step.version.version, region=self._region, fetched_bytes=fetched, proven=True, **step.phases)
 
-    return swapped
+    def failed(self, error: WeightsyncError, held: "VersionRef | None", served: "VersionRef | None") -> None:
+        """After a step that failed. Where the image has a version that the engine does not serve, the swap is what failed."""
+        if not self._journal or not isinstance(error, Corrupt | Dirty) or held is None or held == served:
+            return
+        if error is not self._told:  # until it is tried again the same error is raised
+            self._told = error
+            self._journal.write(version=held.version, region=self._region, proven=False, why=error.kind)
 
 
 @verb(STORE, RUN, CACHE, IMAGES, TRUST, POLL)
@@ -72,10 +83,15 @@ def work(
         context.subscriber(channel="latest", out=None, keep=1, engines=[f"memory://{ENGINE}"], swap=swap) as subscriber,
         LocalPolicy(decoder, gate, slots=256) as policy,
     ):
+        swaps = Swaps(journal, region)
         following = threading.Thread(
             target=subscriber.run,
             args=(stop,),
-            kwargs={"interval_s": context.settings.poll_s, "on_step": _teller(journal, region)},
+            kwargs={
+                "interval_s": context.settings.poll_s,
+                "on_step": swaps.done,
+                "on_error": lambda error: swaps.failed(error, subscriber.version, subscriber.served),
+            },
             daemon=True,
         )
         following.start()
