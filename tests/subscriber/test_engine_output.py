@@ -89,6 +89,22 @@ def test_an_engine_that_was_started_anew_is_fed_again(scene):
     scene.check(1)
 
 
+def test_what_an_engine_serves_that_does_not_answer_is_not_known(scene, monkeypatch):
+    scene.subscriber.step()
+    assert scene.ready.holds
+
+    def away(engine):
+        raise Unavailable("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryEngine, "version", property(away))
+        with pytest.raises(Unavailable):
+            scene.subscriber.step()
+        assert not scene.ready.holds
+    scene.subscriber.step()
+    assert scene.ready.holds
+
+
 def test_a_rollback_goes_the_same_way(scene):
     for _ in range(2):
         scene.publish()
@@ -117,6 +133,7 @@ def test_a_swap_that_fails_leaves_the_old_version_and_no_readiness(scene):
     with pytest.raises(Corrupt):
         scene.subscriber.step()
     scene.check(1)
+    assert [(one.engine, one.version.version) for one in scene.output.suspects] == [("e1", 2)]
     assert not scene.ready.holds
     scene.clock.advance(10)
     scene.subscriber.step()

@@ -146,7 +146,8 @@ class Swap:
             self.unproven |= set(errors)
             for seat, error in errors.items():
                 seat.withdraw(error.message, self._settings.grace_s)
-                self.suspects.append(Suspect(seat.name, self._changes.version, self._resumed_s, self._clock.now_s()))
+                self.suspects.append(suspect := Suspect(seat.name, self._changes.version, self._resumed_s, self._clock.now_s()))
+                _log.error("tokens of other weights may be labelled version %d: %s", self._changes.version.version, suspect)
             dirty = {seat for seat in errors if seat in self._reload or seat.hangs}
             self._retreat({seat: one for seat, one in self._done.items() if seat not in dirty}, dirty, next(iter(errors.values())))
         return unseen

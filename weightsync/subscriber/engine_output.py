@@ -6,7 +6,7 @@ from weightsync.catalog import Catalog, VersionRecord
 from weightsync.engine.changes import Changes
 from weightsync.engine.proof import CANARY_FILE, MAX_CANARY_BYTES, Canary
 from weightsync.engine.session import Swapper
-from weightsync.engine.swap import Swapped
+from weightsync.engine.swap import Suspect, Swapped
 from weightsync.failpoints import failpoint
 from weightsync.format.refs import VersionRef
 from weightsync.replica.files import small_file
@@ -29,6 +29,11 @@ class EngineOutput:
     def dirty(self) -> Mapping[str, str]:
         """Engines that serve nothing since their weights are in doubt, and why."""
         return self._swapper.dirty
+
+    @property
+    def suspects(self) -> tuple[Suspect, ...]:
+        """Tokens that were made after swaps which were not proven afterwards, the newest last."""
+        return tuple(self._swapper.suspects)
 
     def deliver(self, catalog: Catalog, replica: Replica, record: VersionRecord) -> Mapping[str, float]:
         """Brings all engines to the version that `replica` holds, or none; seconds by phase. Raises `Dirty` where one serves nothing."""

@@ -275,7 +275,12 @@ class Subscriber:
     def _deliver(self, record: VersionRecord) -> tuple[int, dict[str, float]]:
         delivered, phases = 0, dict[str, float]()
         for output in self._outputs:
-            if output.version != record.ref:
+            try:
+                version = output.version
+            except WeightsyncError:
+                self.served = None  # an engine that does not answer
+                raise
+            if version != record.ref:
                 for phase, took_s in (output.deliver(self._catalog, self._replica, record) or {}).items():
                     phases[phase] = max(took_s, phases.get(phase, 0.0))
                 delivered += 1
