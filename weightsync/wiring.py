@@ -17,6 +17,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from weightsync.catalog import Catalog
+from weightsync.catalog.open import open_catalog
 from weightsync.clock import SYSTEM, Clock
 from weightsync.config import Settings, read_text
 from weightsync.engine.api import Change, Engine
@@ -40,18 +41,9 @@ from weightsync.subscriber.engine_output import EngineOutput
 from weightsync.subscriber.follow import Output, Subscriber
 from weightsync.subscriber.outputs import DirectoryOutput
 from weightsync.subscriber.state import AcceptedFile
-from weightsync.trust import load_policy
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  the kernel's, not a predictable file in it: directories there are checked for their owner
 LEAST_SHARED_BYTES = 1 << 30  # containers often get 64 MiB: no place for weights
-
-
-def open_catalog(settings: Settings, store: ObjectStore, *, single_writer: bool = False, clock: Clock = SYSTEM) -> Catalog:
-    """The run that the settings name, in `store`. Raises `Invalid` when they name none."""
-    if settings.run is None:
-        raise Invalid("no run was named", remedy="give --run RUN, or set WEIGHTSYNC_RUN")
-    policy = load_policy(settings.trusted_keys, settings.key)
-    return Catalog(store, settings.run, policy=policy, single_writer=single_writer, clock=clock)
 
 
 def open_publisher(

@@ -2,10 +2,11 @@ import pytest
 
 from tests.publisher.checkpoints import make, step, tree, write
 from weightsync import wiring
+from weightsync.catalog.open import open_catalog
 from weightsync.config import load
 from weightsync.errors import Conflict, Invalid
 from weightsync.store.open import open_store
-from weightsync.wiring import images, open_catalog, open_publisher, open_subscriber
+from weightsync.wiring import images, open_publisher, open_subscriber
 
 
 @pytest.fixture

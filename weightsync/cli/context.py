@@ -78,7 +78,7 @@ class Context:
     @cached_property
     def catalog(self) -> "Catalog":
         """The run in the store."""
-        from weightsync.wiring import open_catalog
+        from weightsync.catalog.open import open_catalog
 
         return open_catalog(self.settings, self.store)
 

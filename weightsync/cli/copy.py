@@ -33,9 +33,9 @@ def copy(
       2. What is being served, onto a disk
            weightsync copy --store s3://bucket/models --run tuning --version serving --to file:///mnt/disk/models
     """
+    from weightsync.catalog.open import open_catalog
     from weightsync.cli import look
     from weightsync.retention.copy import Copier
-    from weightsync.wiring import open_catalog
 
     catalog = context.catalog
     catalog.run()
