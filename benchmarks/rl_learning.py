@@ -155,7 +155,7 @@ def main(
     *,
     small: Annotated[bool, typer.Option(help="A minute, to see that it works.")] = False,
     seeds: int = 3,
-    long_steps: int = 120,
+    long_steps: int = 60,
     stale_steps: int = 100,
     output: Path | None = None,
     plot_to: Annotated[Path | None, typer.Option("--plot")] = None,
