@@ -27,9 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SwapSettings:
-    """How. `prove_before_resume`: the pause lasts until all sums are right; otherwise they follow within `prove_limit_s` while it serves.
+    """How.
 
-    `pause_limit_s` bounds every pause in which changed lanes are written, `reload_limit_s` one in which everything is; an adapter that
+    `prove_before_resume`: the pause lasts until the adapter finds all sums right. They are asked for from outside in any case, while it
+    serves, and must be there within `prove_limit_s`. `pause_limit_s` bounds every pause in which changed lanes are written, `reload_limit_s` one in which everything is; an adapter that
     is `grace_s` late counts as hanging.
     """
 
@@ -139,8 +140,8 @@ class Swap:
             self._retreat(self._done, set(errors), next(iter(errors.values())))
 
     def _prove(self, canary: Canary | None) -> tuple[str, ...]:
-        proven = self._settings.prove_before_resume and canary is None
-        seats = [seat for seat in self._done if not (proven and seat not in self._reload)]
+        # Also what was proven in the pause: that was the adapter's word, and this is ours.
+        seats = list(self._done)
         unseen, errors = self._check(seats, self._changes.to(None if not seats else self._base_of(seats[0])), canary)
         if errors:
             self.unproven |= set(errors)
