@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from tests.rl.test_book import group_of
+from weightsync.clock import SYSTEM
 from weightsync.errors import Corrupt, Invalid, Unavailable
+from weightsync.failpoints import VARIABLE
 from weightsync.rl.book import Book, Work
 from weightsync.rl.checkpoint import Numbers
 from weightsync.rl.lag import Bound
 from weightsync.rl.messages import group_from, group_to, ranges_from
 from weightsync.rl.records import Grade, Outcome
+from weightsync.rl.replay import load
 from weightsync.rl.service import LoopClient, LoopServer
 from weightsync.rl.settings import LoopSettings, WorkerPlace, read_settings, settings_of, to_toml
 from weightsync.rl_v1 import loop_pb2 as pb
@@ -85,6 +88,23 @@ def test_settings_are_read_strictly(tmp_path):
     for table in [*wrong, {"lag_versions": -1}, {"lease_s": 0.0}, {"records": 1}]:
         with pytest.raises(Invalid):
             settings_of(table, "test")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "starts"), [("trainer.consumed", 3), ("trainer.saved", 2)])
+def test_a_step_that_counts_has_its_record_and_is_told_wherever_the_trainer_dies(tmp_path, point, starts):
+    from weightsync.rl.run import TRAINER, Loop
+
+    small = LoopSettings(steps=3, prompts=2, samples=2, imitate=64, lease_s=3.0, workers=(WorkerPlace("east"),))
+    with Loop(small, (tmp_path / "store").as_uri(), "sort", tmp_path / "home", environment={VARIABLE: f"{point}=kill@2"}) as loop:
+        while loop.tend():
+            SYSTEM.sleep_s(0.05)
+        assert loop.well, loop.last_words()
+        assert loop.processes.starts(TRAINER) == starts  # each dies at its second step
+        assert [row["step"] for row in loop.steps()] == [1, 2, 3]
+        assert sorted(number for row in loop.steps() for number in row["tasks"]) == list(range(6))
+    records = sorted((tmp_path / "home" / "records").iterdir())
+    assert [load(path)[0].step for path in records] == [1, 2, 3]
 
 
 @pytest.mark.slow

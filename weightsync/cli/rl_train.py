@@ -30,7 +30,7 @@ def train(
     from weightsync.cli.rl_parts import needs_the_loop
 
     with needs_the_loop():
-        from weightsync.rl.journal import Journal
+        from weightsync.rl.journal import Journal, read_journal
         from weightsync.rl.service import LoopClient
         from weightsync.rl.settings import read_settings
         from weightsync.rl.threads import use_one_thread
@@ -38,8 +38,11 @@ def train(
 
     use_one_thread()
     journal = Journal(home / "trainer.jsonl")
+    known = {row.get("step") for row in read_journal(home / "trainer.jsonl")}
 
     def told(done: "Done") -> None:
+        if done.again and done.step.step in known:
+            return
         published = done.published
         journal.write(
             step=done.step.step,

@@ -76,10 +76,15 @@ def load(path: Path) -> tuple[Step, LearnerSettings]:
         raise Corrupt(f"{path} is no record of a step: {error}", remedy="dump it again, or take another step") from error
 
 
+def place_of(home: Path, step: int) -> Path:
+    """Where the record of a step is, or would be."""
+    return home / f"step-{step:08d}.safetensors"
+
+
 def keep(home: Path, step: Step, settings: LearnerSettings) -> Path:
-    """Writes the record of a step under `home`; it appears whole."""
+    """Writes the record of a step under `home`; it appears whole, in place of an older one."""
     home.mkdir(parents=True, exist_ok=True)
-    path = home / f"step-{step.step:08d}.safetensors"
+    path = place_of(home, step.step)
     partial = home / f".{path.name}.{new_write_id()}"
     partial.write_bytes(dump(step, settings))
     partial.rename(path)

@@ -116,7 +116,7 @@ class Loop:
         found: dict[str, Any] = {
             "reward_start": sum(rewards[:window]) / window,
             "reward_end": sum(rewards[-window:]) / window,
-            "steps": len(steps),
+            "steps": steps[-1]["step"] if steps else 0,
             "versions": max((row["version"] for row in steps), default=0),
             "swaps": len(swaps),
             "swaps_proven": sum(bool(row.get("proven")) for row in swaps),

@@ -1,9 +1,10 @@
 """The trainer's side of the loop: take groups, learn, make it durable, publish; begin again from there after whatever happened.
 
-    take  ->  consume  ->  save (durable: the groups count)  ->  confirm  ->  publish  ->  take ...
+    take  ->  consume  ->  save (durable: the groups count)  ->  publish  ->  confirm  ->  take ...
 
 A crash before `save` forgets the step, and its groups wait at the hub or are made again. A crash after it publishes the saved weights
-when the trainer comes back. So each group counts exactly once, and no version has weights that are not durable.
+when the trainer comes back. So each group counts exactly once, and no version has weights that are not durable. The record of a step is
+written before `save`: every step that counts has one, and a step that is done again writes its record again.
 """
 
 import logging
@@ -24,7 +25,7 @@ from weightsync.rl.imitation import Questions, examples
 from weightsync.rl.learner import Learner, LearnerSettings
 from weightsync.rl.metrics import Step
 from weightsync.rl.records import Group
-from weightsync.rl.replay import keep
+from weightsync.rl.replay import keep, load, place_of
 from weightsync.rl.service import LoopClient
 from weightsync.rl.settings import LoopSettings
 
@@ -36,7 +37,10 @@ RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class Done:
-    """One step. `version`: what its weights were published as; `waited_s`, `learned_s`, `published_s`: where its time went."""
+    """One step. `version`: what its weights were published as; `waited_s`, `learned_s`, `published_s`: where its time went.
+
+    `again`: the trainer went on from this step, which may have been told before it ended; the seconds are unknown then.
+    """
 
     step: Step
     version: int
@@ -44,6 +48,7 @@ class Done:
     waited_s: float
     learned_s: float
     published_s: float
+    again: bool = False
 
 
 class Trainer:
@@ -67,13 +72,23 @@ class Trainer:
     def _checkpoints(self) -> Path:
         return self._home / "checkpoints"
 
+    @property
+    def _records(self) -> Path:
+        return self._home / "records"
+
     def run(self, on_step: Callable[[Done], None]) -> int:
-        """Until all steps are done; the last version. Raises what publishing raises, such as `Fenced`."""
+        """Until all steps are done; the last version. Raises what publishing raises, such as `Fenced`.
+
+        `on_step` hears of every step; of the one that it goes on from as well, where that has a record.
+        """
         self._publisher.start()
         with LivePublisher(self._publisher) as live:
             self._begin()
-            self._version = self._publish(live).version
+            published = self._publish(live)
+            self._version = published.version
             self._told(lambda: self._client.begin(self._learner.consumed, self._learner.step, self._version))
+            if self._settings.records and place_of(self._records, self._learner.step).exists():
+                on_step(Done(load(place_of(self._records, self._learner.step))[0], self._version, published, 0.0, 0.0, 0.0, again=True))
             while self._learner.step < self._settings.steps:
                 on_step(self._step(live))
         return self._version
@@ -96,10 +111,10 @@ class Trainer:
         taken_s = self._clock.monotonic_s()
         step = self._learner.consume(groups, version=self._version)
         failpoint("trainer.consumed")
+        if self._settings.records:
+            keep(self._records, step, self._learner.settings)
         self._learner.save(self._checkpoints)
         failpoint("trainer.saved")
-        if self._settings.records:
-            keep(self._home / "records", step, self._learner.settings)
         checkpoints.prune(self._checkpoints, self._settings.keep_checkpoints)
         learned_s = self._clock.monotonic_s()
         published = self._publish(live)
