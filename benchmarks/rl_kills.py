@@ -46,6 +46,8 @@ def one(settings: LoopSettings, kills: int, pause_s: tuple[float, float], seed: 
     rewards = [row["metrics"]["reward"] for row in steps]
     return {
         "finished": well and checkpoint.step == settings.steps,
+        "steps_done": checkpoint.step,
+        "steps_told": len(steps),  # what lag and tasks are known of; all of them
         "seconds": took_s,
         "kills": killed,
         "groups_counted": len(checkpoint.consumed),
