@@ -21,6 +21,7 @@ class Changes:
         self.version = replica.version
         self._replica = replica
         self._made: dict[VersionRef | None, Change] = {}
+        self._backs: dict[VersionRef, Change] = {}
         self._other: list[Change] = []
 
     def to(self, base: VersionRef | None) -> Change:
@@ -31,9 +32,9 @@ class Changes:
 
     def back(self, base: VersionRef) -> Change:
         """From the version to `base`, for an engine that came from there. Raises `Invalid` where there is no such way."""
-        change = inverse(self.to(base))
-        self._other.append(change)
-        return change
+        if base not in self._backs:
+            self._backs[base] = inverse(self.to(base))
+        return self._backs[base]
 
     def instead(self, version: VersionRef) -> Change:
         """All of an older version: the replica goes back to it, and nothing else of this can be used any more. Raises `Corrupt`."""
@@ -44,9 +45,10 @@ class Changes:
 
     def close(self) -> None:
         """Removes their files."""
-        for change in (*self._made.values(), *self._other):
+        for change in (*self._made.values(), *self._backs.values(), *self._other):
             discard_change(change)
         self._made.clear()
+        self._backs.clear()
         self._other.clear()
 
     def __enter__(self) -> Self:

@@ -30,7 +30,9 @@ class SwapSettings:
     """How.
 
     `prove_before_resume`: the pause lasts until the adapter finds all sums right. They are asked for from outside in any case, while it
-    serves, and must be there within `prove_limit_s`. `pause_limit_s` bounds every pause in which changed lanes are written, `reload_limit_s` one in which everything is; an adapter that
+    serves, and must be there within `prove_limit_s`.
+
+    `pause_limit_s` bounds every pause in which changed lanes are written, `reload_limit_s` one in which everything is; an adapter that
     is `grace_s` late counts as hanging.
     """
 
@@ -122,7 +124,8 @@ class Swap:
         if self._settings.prove_before_resume:
             self.unproven |= {seat for seat, error in errors.items() if isinstance(error, Corrupt)}
         if len(dirty) < len(errors):
-            self._retreat(self._done, dirty, next(error for seat, error in errors.items() if seat not in dirty))
+            clean = {seat: error for seat, error in errors.items() if seat not in dirty}
+            self._retreat(self._done, dirty, next(iter(clean.values())), stayed=clean)
         self._reload |= dirty
 
     def _reload_all(self) -> None:
@@ -166,8 +169,13 @@ class Swap:
         found, errors = each({seat: partial(look, seat) for seat in seats}, self._settings.prove_limit_s)
         return tuple(sorted({name for names in found.values() for name in names})), errors
 
-    def _retreat(self, there: Iterable[Seat], dirty: set[Seat], why: WeightsyncError) -> None:
-        """Brings all back to what they served before; raises `why`, or `Dirty` where one of them serves nothing."""
+    def _retreat(
+        self, there: Iterable[Seat], dirty: set[Seat], why: WeightsyncError, stayed: Mapping[Seat, WeightsyncError] | None = None
+    ) -> None:
+        """Brings all back to what they served before; raises `why`, or `Dirty` where one of them serves nothing.
+
+        `stayed`: those that failed and say that they serve the old version: that is looked at, too.
+        """
         _log.warning("version %d is given up: %s", self._changes.version.version, why)
         lost = set(dirty)
         backs: dict[Seat, Callable[[], Applied]] = {}
@@ -180,15 +188,31 @@ class Swap:
             else:
                 backs[seat] = partial(self._undo, seat, self._changes.back(before))
         undone, errors = each(backs, self._settings.stage_limit_s + self._settings.pause_limit_s)
-        for seat, error in errors.items():
+        old, wrong = self._look_at_old({*undone, *(stayed or {})})
+        for seat, error in {**errors, **wrong}.items():
             seat.withdraw(error.message, self._settings.grace_s)
-        healed = {*undone, *self._restore(lost | set(errors))}
+        healed = {*old, *self._restore(lost | set(errors) | set(wrong))}
         self._admit(healed)
         ill = [seat for seat in self._before if seat.dirty]
         if ill:
             names = ", ".join(seat.name for seat in ill)
             raise Dirty(f"{names} cannot be healed and serves nothing, after: {why.message}", remedy="restart it") from why
         raise why
+
+    def _look_at_old(self, seats: set[Seat]) -> tuple[set[Seat], dict[Seat, WeightsyncError]]:
+        """Which of `seats` have what they served before, and which do not; where its sums are not known, their word counts."""
+        old: set[Seat] = set()
+        wrong: dict[Seat, WeightsyncError] = {}
+        for version in {self._before[seat] for seat in seats}:
+            alike = {seat for seat in seats if self._before[seat] == version}
+            if version is not None and self._changes.to(version).base is not None:
+                _, errors = self._check(alike, self._changes.back(version), None)
+                wrong |= errors
+            old |= alike - set(wrong)
+        self.suspects += [
+            Suspect(seat.name, before, self._resumed_s, self._clock.now_s()) for seat in wrong if (before := self._before[seat])
+        ]
+        return old, wrong
 
     def _undo(self, seat: Seat, change: Change) -> Applied:
         return seat.engine.stage(change).apply(self._settings.mode, limit_s=self._settings.pause_limit_s, prove=True)
