@@ -152,7 +152,8 @@ def test_drift_is_found_out_before_anything_is_served(tmp_path):
     service.engines[0].faults.arm("drift")
     with pytest.raises(WeightsyncError):
         service.swap(2)
-    assert not service.swapper.suspects
+    service.check(1, 1)  # the bit that moved was not among those that were put back
+    assert [(one.engine, one.version) for one in service.swapper.suspects] == [("e0", service.scene.ref(1))]  # never the new one
     service.clock.advance(10)
     service.swap(2)
     service.check(2, 2)
