@@ -1,6 +1,7 @@
 """The hub's book: each group counts once, nothing too old is consumed, and there is always something to do."""
 
 import copy
+from math import inf
 
 import numpy as np
 import pytest
@@ -42,6 +43,23 @@ def test_ages_are_of_the_version_that_came_after():
     assert ages.within(Bound(2, 20.0), 2, 50.0)
     assert not ages.within(Bound(1, 20.0), 2, 50.0)
     assert not ages.within(Bound(2, 19.0), 2, 50.0)
+
+
+def test_a_hub_that_starts_anew_takes_nothing_whose_age_it_cannot_know():
+    work = Work("sort", 2, 1, Bound(2, 6.0))
+    before = Book(work)
+    before.begin(Numbers(), 0, 1, 0.0)
+    task, _, _ = before.lease("w", Worker("r", 1, 0.0), (), 0.0, wants=True)
+    assert task is not None
+    before.confirm(Numbers(), 0, 2, {}, 1.0)
+    for seconds, takes in ((6.0, False), (inf, True)):
+        book = Book(Work("sort", 2, 1, Bound(2, seconds)))
+        book.begin(Numbers(), 0, 2, 100.0)
+        assert (book.lease("w", Worker("r", 1, 100.0), (), 100.0, wants=True)[0] is not None) is takes
+        again, _, why = book.lease("other", Worker("r", 2, 100.0), (), 100.0, wants=True)
+        assert again is not None, why
+        assert book.submit(group_of(task, 1), 100.0) is takes
+        assert [group.oldest_version for group in book.take(2, 100.0)] == ([1] if takes else [])
 
 
 def test_nothing_goes_out_before_the_trainer_has_said_what_counts():

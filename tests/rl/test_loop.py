@@ -84,7 +84,11 @@ def test_settings_are_read_strictly(tmp_path):
     (tmp_path / "run.toml").write_text(to_toml(wanted))
     assert read_settings(tmp_path / "run.toml") == wanted
     assert read_settings(None) == LoopSettings()
+    (tmp_path / "odd.toml").write_text(to_toml(replace(wanted, environment='gym:"a\\b"')))
+    assert read_settings(tmp_path / "odd.toml").environment == 'gym:"a\\b"'
     wrong = [{"stepz": 3}, {"steps": "3"}, {"steps": 0}, {"samples": 1}, {"mode": "quick"}, {"workers": []}, {"workers": [{"place": "eu"}]}]
+    wrong += [{"learning_rate": 0.0}, {"learning_rate": float("nan")}, {"environment_s": -1.0}, {"lease_s": float("inf")}]
+    wrong += [{"workers": [{"region": "eu"}, {"region": "eu"}]}, {"workers": [{"count": 0}]}, {"workers": [{"region": "../eu"}]}]
     for table in [*wrong, {"lag_versions": -1}, {"lease_s": 0.0}, {"records": 1}]:
         with pytest.raises(Invalid):
             settings_of(table, "test")

@@ -36,10 +36,14 @@ def run(
     from weightsync.cli.rl_parts import needs_the_loop
 
     with needs_the_loop():
+        from weightsync.rl.environments import open_environment
+        from weightsync.rl.losses import loss_named
         from weightsync.rl.run import Loop
         from weightsync.rl.settings import read_settings
 
     read = read_settings(settings)
+    loss_named(read.loss)  # a name that means nothing is told here, and not by a trainer that is started again and again
+    open_environment(read.environment)
     with sigterm_interrupts(), Loop(read, context.store_url, context.run, home, steps=steps) as loop:
         last = 0
         while loop.tend():

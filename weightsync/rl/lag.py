@@ -33,11 +33,16 @@ def capacity(bound: Bound, per_step: int) -> int:
 
 
 class Ages:
-    """When versions were there, in seconds of one clock. Old ones are forgotten."""
+    """When versions were there, in seconds of one clock. Old ones are forgotten.
+
+    For how long a version before the first one that was seen has been out of date is not known, as after a restart: where seconds are
+    bounded it is too old.
+    """
 
     KEPT = 4096
 
     def __init__(self) -> None:
+        self._first = 0
         self._since: dict[int, float] = {}
         self._newest = 0
 
@@ -49,19 +54,22 @@ class Ages:
     def seen(self, version: int, now_s: float) -> None:
         """`version` is there. Versions never go back."""
         if version > self._newest:
+            self._first = self._first or version
             self._newest = version
             self._since[version] = now_s
             for old in [one for one in self._since if one <= version - self.KEPT]:
                 del self._since[old]
 
     def lag_s(self, version: int, now_s: float) -> float:
-        """For how long something newer than `version` has been there."""
+        """For how long something newer than `version` has been there; for at least so long where it is older than the first one seen."""
         newer = [since for other, since in self._since.items() if other > version]
         return now_s - min(newer) if newer else 0.0
 
     def within(self, bound: Bound, version: int, now_s: float) -> bool:
         """Whether what was drawn with `version` may be consumed now."""
-        return self._newest - version <= bound.versions and self.lag_s(version, now_s) <= bound.seconds
+        if self._newest - version > bound.versions:
+            return False
+        return bound.seconds == inf or (version >= self._first and self.lag_s(version, now_s) <= bound.seconds)
 
 
 @dataclass

@@ -8,7 +8,10 @@ lag_versions = 1
 region = "eu"
 """
 
+import json
+import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import inf, isfinite
 from pathlib import Path
@@ -19,6 +22,8 @@ from weightsync.engine.api import Mode
 from weightsync.errors import Invalid
 from weightsync.rl.book import Work
 from weightsync.rl.lag import Bound
+
+_REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # names files and processes
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,24 @@ def settings_of(table: dict[str, Any], what: str) -> LoopSettings:
     for name in ("steps", "prompts", "samples"):
         if getattr(found, name) < 1:
             raise Invalid(f"{what}: {name} is {getattr(found, name)}", remedy="give 1 or more")
-    if found.samples < 2 or found.lag_versions < 0 or not found.lag_s > 0 or not found.lease_s > 0:
+    if found.samples < 2 or found.lag_versions < 0 or not found.lag_s > 0 or not 0 < found.lease_s < inf:
         raise Invalid(f"{what}: a group needs 2 samples or more, lags and leases are not negative", remedy="correct it")
+    if not 0 < found.learning_rate < inf or not 0 <= found.environment_s < inf or found.imitate < 0:
+        raise Invalid(f"{what}: learning_rate is above 0, environment_s and imitate are not below it", remedy="correct it")
+    _check_places(found.workers, what)
     return found
+
+
+def _check_places(places: Sequence[WorkerPlace], what: str) -> None:
+    regions = [place.region for place in places]
+    if twice := sorted({region for region in regions if regions.count(region) > 1}):
+        raise Invalid(f"{what}: region {twice[0]!r} has more than one entry", remedy="give one entry per region; its count says how many")
+    for place in places:
+        if not _REGION.fullmatch(place.region) or place.count < 1:
+            raise Invalid(
+                f"{what}: {place.count} workers in region {place.region!r}",
+                remedy="1 or more; a region is named by letters, digits, '.', '_' and '-', and begins with a letter or a digit",
+            )
 
 
 def to_toml(settings: LoopSettings) -> str:
@@ -100,7 +120,7 @@ def to_toml(settings: LoopSettings) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return json.dumps(str(value)) if isinstance(value, str) else repr(value)
 
 
 def _checked(default: Any, table: Any, what: str) -> dict[str, Any]:
