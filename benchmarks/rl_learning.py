@@ -168,7 +168,9 @@ def main(
     worker = Worker(TINY)
     kept = json.loads(output.read_text()) if only and output is not None and output.exists() else {}
     results: dict[str, Any] = {name: [] if name == only else kept.get(name, []) for name in ("stale", "long", "waiting")}
-    results |= circumstances()
+    now = circumstances()
+    made = kept.get("made") or {name: {key: kept[key] for key in now if key in kept} for name in results if results[name]}
+    results |= {**now, "made": {**made, **{name: now for name in (only and [only]) or tuple(results)}}}  # parts may be of different days
     starts = [warm(seed) for seed in range(seeds)]
     results["warm"] = [{"sampled": evaluate(worker, start, 1.0), "greedy": evaluate(worker, start, 0.0)} for start in starts]
     print(results["warm"], flush=True)
