@@ -11,7 +11,7 @@ from weightsync.engine.directory import DirectoryEngine
 from weightsync.engine.proof import CANARY_FILE
 from weightsync.engine.session import Swapper
 from weightsync.engine.swap import SwapSettings
-from weightsync.errors import Corrupt, Dirty, Invalid, NotFound, Unavailable
+from weightsync.errors import Corrupt, Dirty, Invalid, NotFound, Unavailable, Unsupported
 from weightsync.replica.past import PastLimits
 from weightsync.subscriber.engine_output import EngineOutput
 from weightsync.testing.clock import ManualClock
@@ -225,3 +225,17 @@ def test_urls_that_mean_no_engine_are_refused():
     assert [kind_of(url) for url in ("dir://x", "vllm+http://h:1", "sglang+https://h")] == ["directory", "vllm", "sglang"]
     with pytest.raises(NotFound):
         open_engine("memory://nobody")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [("weightsync.engine.sglang", "no adapter for sglang"), ("requests", r"requests is missing.*\[torch\]")]
+)
+def test_an_adapter_that_cannot_be_imported_is_named(monkeypatch, missing, said):
+    from weightsync.engine import open as module
+
+    def absent(name):
+        raise ModuleNotFoundError(name=missing)
+
+    monkeypatch.setattr(module.importlib, "import_module", absent)
+    with pytest.raises(Unsupported, match=said):
+        module.open_engine("sglang+http://127.0.0.1:1")

@@ -26,7 +26,7 @@ class _Remote(NamedTuple):
 
 _REMOTE = {
     "vllm": _Remote("weightsync.engine.vllm.http", "VllmHttpEngine", "vllm"),
-    "sglang": _Remote("weightsync.engine.sglang.http", "SglangHttpEngine", "sglang"),
+    "sglang": _Remote("weightsync.engine.sglang.http", "SglangHttpEngine", "torch"),
 }
 _PLAIN = ("http", "https")
 _KNOWN = "dir://PATH, vllm+http://HOST:PORT, sglang+http://HOST:PORT"
@@ -77,6 +77,10 @@ def open_engine(
     try:
         adapter = getattr(importlib.import_module(remote.module), remote.name)
     except ModuleNotFoundError as error:
+        if remote.module.startswith(error.name or "-"):
+            raise Unsupported(
+                f"this release has no adapter for {kind}", remedy="upgrade weightsync, or feed a directory: dir://PATH"
+            ) from None
         raise Unsupported(f"{error.name} is missing", remedy=f"pip install 'weightsync[{remote.extra}]'") from None
     engine: Engine = adapter(url.removeprefix(f"{kind}+"), timeout_s=timeout_s, token=token)
     return engine
