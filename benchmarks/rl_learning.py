@@ -119,7 +119,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     for axis, rows, title in (
         (left, results["long"], "lag 0 (synchronous) and 1"),
-        (right, results["stale"], "lag 4 (none: also 0), by loss"),
+        (right, results["stale"], "lag 4 (dppo: also 0), by loss"),
     ):
         labels = sorted({(row["loss"], row["lag"]) for row in rows})
         for index, (loss, lag) in enumerate(labels):
@@ -170,7 +170,10 @@ def main(
     results: dict[str, Any] = {name: [] if name == only else kept.get(name, []) for name in ("stale", "long", "waiting")}
     now = circumstances()
     made = kept.get("made") or {name: {key: kept[key] for key in now if key in kept} for name in results if results[name]}
-    results |= {**now, "made": {**made, **{name: now for name in (only and [only]) or tuple(results)}}}  # parts may be of different days
+    results |= {
+        **now,
+        "made": {**made, **dict.fromkeys((only and [only]) or ("stale", "long", "waiting"), now)},
+    }  # parts may be of different days
     starts = [warm(seed) for seed in range(seeds)]
     results["warm"] = [{"sampled": evaluate(worker, start, 1.0), "greedy": evaluate(worker, start, 0.0)} for start in starts]
     print(results["warm"], flush=True)
