@@ -1,5 +1,6 @@
 """Back to files, byte for byte; and looking for damage in a store or a directory."""
 
+import errno
 import os
 import shutil
 import threading
@@ -429,6 +430,17 @@ def test_one_file_is_never_overwritten(files_world, replica, tmp_path):
     with pytest.raises(Invalid, match="exists"):
         restore(files_world.catalog, files_world.records[2], replica, out, progress=appears)
     assert (out.read_bytes(), names(tmp_path)) == (b"another's", ["all.safetensors"])
+
+
+def test_one_file_where_there_are_no_hard_links(files_world, replica, tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise OSError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr("weightsync.replica.restore.os.link", refuse)
+    out = tmp_path / "all.safetensors"
+    done = restore(files_world.catalog, files_world.records[2], replica, out)
+    assert (out.stat().st_size, names(tmp_path)) == (done.nbytes, ["all.safetensors"])
+    assert compare(files_world, out) == []
 
 
 def test_a_killed_restore_does_not_fetch_again_what_it_had(files_world, tmp_path):

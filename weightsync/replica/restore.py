@@ -9,6 +9,7 @@ its own first, by default on the output's disk (space for the model twice while 
 An output whose name ends with `.safetensors` becomes one file with all tensors, without configuration and tokenizer.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -28,6 +29,7 @@ from weightsync.replica.replica import Replica
 from weightsync.replica.update import Progress, update
 from weightsync.store.oserrors import named_errors
 
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}  # file systems without hard links
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SINGLE_FILE = ".safetensors"
 _MAX_PARTS = 512  # of one writev; the system allows 1,024
@@ -104,7 +106,7 @@ def _restore(catalog: Catalog, record: VersionRecord, replica: Replica, out: Pat
             _write_all(catalog, files, target, writer)
         check_free(out)
         if single:
-            os.link(target, out)  # unlike a rename, it never takes another's place
+            _put(target, out)
         else:
             target.rename(out)
         _sync(out.parent)
@@ -184,6 +186,17 @@ class _Counted:
     def second(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress(self._first + self._first * done // max(1, total), 2 * self._first)
+
+
+def _put(file: Path, out: Path) -> None:
+    """Gives `file` the name `out`, which nobody may have taken meanwhile: unlike a rename, neither way takes another's place."""
+    try:
+        os.link(file, out)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(out, _CREATE))  # ours now
+        file.replace(out)
 
 
 @contextmanager
