@@ -99,14 +99,15 @@ def line(part: str, row: dict[str, Any]) -> str:
 def conclude(results: dict[str, Any]) -> dict[str, Any]:
     """Differences between the synchronous and the asynchronous runs."""
     found: dict[str, Any] = {}
-    ends = {lag: [row["sampled"] for row in results["long"] if row["lag"] == lag] for lag in (0, 1)}
-    if all(len(values) > 1 for values in ends.values()):
-        spread = (stdev(ends[0]) ** 2 / len(ends[0]) + stdev(ends[1]) ** 2 / len(ends[1])) ** 0.5
+    ends = {lag: {row["seed"]: row["sampled"] for row in results["long"] if row["lag"] == lag} for lag in (0, 1)}
+    both = sorted(ends[0].keys() & ends[1].keys())  # a run that was cut short has seeds without their pair
+    if len(both) > 1:
         found["final_sampled"] = {
-            "synchronous": mean(ends[0]),
-            "asynchronous": mean(ends[1]),
-            "difference": mean(ends[1]) - mean(ends[0]),
-            "standard_error": spread,
+            "seeds": both,
+            "synchronous": mean(ends[0][seed] for seed in both),
+            "asynchronous": mean(ends[1][seed] for seed in both),
+            "difference": mean(ends[1][seed] - ends[0][seed] for seed in both),
+            "standard_error": stdev(ends[1][seed] - ends[0][seed] for seed in both) / len(both) ** 0.5,
         }
     speeds = {(row["lag"], row["wait_s"]): row["steps_per_s"] for row in results["waiting"]}
     found["asynchronous_times_synchronous"] = {
