@@ -66,8 +66,8 @@ def _plots(rows: Rows, swaps: Rows, events: Sequence[tuple[float, str]]) -> str:
     size.set(title="bytes of a version", xlabel="seconds", yscale="log")
     size.legend()
     for region in sorted({str(one["region"]) for one in swaps}):
-        own = [one for one in swaps if one["region"] == region]
-        pause.plot([one["at"] - start for one in own], [1e3 * one.get("pause", 0.0) for one in own], ".", label=region, markersize=3)
+        own = [one for one in swaps if one["region"] == region and "pause" in one]
+        pause.plot([one["at"] - start for one in own], [1e3 * one["pause"] for one in own], ".", label=region, markersize=3)
     pause.set(title="pause of a swap, ms", xlabel="seconds")
     pause.legend()
     drawn = io.StringIO()

@@ -69,7 +69,7 @@ class View:
             table.add_row("bytes", f"{words.size(sent)} published, full checkpoints {words.size(full)}")
         if swaps:
             proven = sum(bool(one.get("proven")) for one in swaps)
-            pause_s = median(one.get("pause", 0.0) for one in swaps)
+            pause_s = median([one["pause"] for one in swaps if "pause" in one] or [0.0])  # a swap that failed has none
             table.add_row("swaps", f"{proven} of {len(swaps)} proven; pause {1e3 * pause_s:.1f} ms")
         if status is not None:
             table.add_row("queue", f"{status.queued} groups wait, {status.leased} are being made, {status.stale} came too late")

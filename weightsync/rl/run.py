@@ -110,7 +110,7 @@ class Loop:
         """What a run came to. Lag is the hub's; it is asked while it is there."""
         steps, swaps = self.steps(), self.swaps()
         rewards = [row["metrics"].get("reward", 0.0) for row in steps] or [0.0]
-        pauses = sorted(row.get("pause", 0.0) for row in swaps) or [0.0]
+        pauses = sorted(row["pause"] for row in swaps if "pause" in row) or [0.0]  # a swap that failed has none
         window = min(WINDOW, len(rewards))
         cuts = quantiles(pauses, n=100) if len(pauses) > 1 else [pauses[0]] * 99
         found: dict[str, Any] = {
