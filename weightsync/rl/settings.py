@@ -43,7 +43,7 @@ class LoopSettings:
     prompts: int = 16
     samples: int = 16
     loss: str = "dppo"
-    learning_rate: float = 3e-4
+    learning_rate: float = 1.5e-4
     imitate: int = 90 * 64
     lag_versions: int = 1
     lag_s: float = inf

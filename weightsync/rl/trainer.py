@@ -126,7 +126,7 @@ class Trainer:
         return done
 
     def _publish(self, live: LivePublisher) -> Published:
-        return live.publish(self._learner.step, self._learner.weights()).result()
+        return live.publish(self._learner.step, self._learner.weights(), files=self._learner.files()).result()
 
     def _take(self) -> list[Group]:
         """Waits for as long as it takes. A hub that was started anew is told what counts first."""
